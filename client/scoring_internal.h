@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A score of the client library: a ScoreStream call, and the calls of AttachScore that go on with it
-// where its coordinator dies and journals it (resumption.h).
+// A score of the client library: a ScoreStream call, and the calls of AttachScore that go on with
+// it where its coordinator dies and journals it (resumption.h).
 //
 // Threading: blocks; any number at once.
 

@@ -3,11 +3,11 @@
 // InferenceService: lamina.v1.Inference over an Engine. Asynchronous: no thread per call.
 //
 // Threading: gRPC's threads, on which nodes tell that they live, only check lengths, in constant
-// time or once over the messages of a chat, or over the prompt of a score that a client attaches to.
-// A text of which too many tokens are certain is refused there; all others are rendered and tokenized by a pool of threads, which holds a bounded number
-// of them. The engine's thread hands output to the streams. A request for structured output waits
-// for its grammar on another thread, so that a form which is wrong or too complex never
-// reaches the engine.
+// time or once over the messages of a chat, or over the prompt of a score that a client attaches
+// to. A text of which too many tokens are certain is refused there; all others are rendered and
+// tokenized by a pool of threads, which holds a bounded number of them. The engine's thread hands
+// output to the streams. A request for structured output waits for its grammar on another thread,
+// so that a form which is wrong or too complex never reaches the engine.
 
 #pragma once
 

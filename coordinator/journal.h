@@ -141,8 +141,8 @@ class JournaledRequest {
   std::vector<Choice> choices_;  // Up to the last one that was told or written.
 };
 
-// Passes all on, and records that the request was accepted, from which alone one that begins anew is
-// gone on with.
+// Passes all on, and records that the request was accepted, from which alone one that begins anew
+// is gone on with.
 class AcceptanceSink : public RequestSink {
  public:
   AcceptanceSink(std::shared_ptr<RequestSink> sink, std::shared_ptr<JournaledRequest> request)

@@ -21,8 +21,8 @@ struct AcceptedRecord {
   uint64_t number = 0;  // By which the other records name the request; never 0.
   std::string id;
   std::string followed_id;
-  // lamina.v1.GenerateRequest: the prompt as tokens, the seed set; or lamina.v1.ScoreRequest with the
-  // prompt as tokens.
+  // lamina.v1.GenerateRequest: the prompt as tokens, the seed set; or lamina.v1.ScoreRequest with
+  // the prompt as tokens.
   std::string message;
   bool score = false;  // Which of them.
 };

@@ -156,8 +156,8 @@ void JournaledRequests::Take(UnfinishedRequest unfinished, const SpecFunctions& 
   std::vector<GeneratedChoice> generated = std::move(unfinished.choices);
   generated.resize(spec->begins_anew() ? 0 : spec->choices);
   const uint64_t key = Engine::NewKey();
-  auto answer = std::make_shared<KeptAnswer>(accepted.id,
-                                             [&engine = engine_, key] { engine.Cancel(key); });
+  auto answer =
+      std::make_shared<KeptAnswer>(accepted.id, [&engine = engine_, key] { engine.Cancel(key); });
   std::shared_ptr<RequestSink> sink = answer;
   if (spec->best > 0) {
     sink = std::make_shared<BestChoices>(std::move(sink), spec->best);
@@ -296,8 +296,7 @@ grpc::ServerWriteReactor<v1::ScoreUpdate>* JournaledRequests::AttachScore(
   call->SetFollowedId(left.spec.followed_id);
   call->SetJournaled(left.journaled);
   call->SetPrompt(left.spec.prompt);
-  left.answer->Connect(
-      call, [call] { return call->IsCancelled(); }, {});
+  left.answer->Connect(call, [call] { return call->IsCancelled(); }, {});
   return reactor;
 }
 

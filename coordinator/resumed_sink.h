@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // ResumedSink: between the engine and the answer to a request that a coordinator goes on with after
-// a restart. A request that comes to a cluster which does not serve, or stops serving it, waits, and
-// is given to the engine again behind all tokens that there are by then. What has been passed on
-// once is not passed on again.
+// a restart. A request that comes to a cluster which does not serve, or stops serving it, waits,
+// and is given to the engine again behind all tokens that there are by then. What has been passed
+// on once is not passed on again.
 //
 // A request that has run into kLossesMax such stops without a new token between them ends: it may
 // be what brings the nodes down, as in core/loss_history.h.

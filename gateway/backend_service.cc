@@ -84,9 +84,8 @@ StreamEnd EndOf(const grpc::ClientContext& context, const grpc::Status& status,
   // A coordinator that ends a stream says which request it was of.
   const bool broke_off = status.error_code() == grpc::StatusCode::UNAVAILABLE &&
                          context.GetServerTrailingMetadata().count(kRequestIdHeader) == 0;
-  return {.status = Explain(status),
-          .broke_off = broke_off,
-          .journaled_id = std::move(journaled_id)};
+  return {
+      .status = Explain(status), .broke_off = broke_off, .journaled_id = std::move(journaled_id)};
 }
 
 // By which one may attach to the request; empty: one may not.

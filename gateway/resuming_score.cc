@@ -7,10 +7,9 @@ namespace lamina::gateway {
 
 void ResumingScore::Start(const client::Prompt& prompt, const client::ScoreOptions& options) {
   end_at_ = clock_.Now() + kWaitMax;
-  cancel_stream_ =
-      streams_.BeginScore(prompt, options, kWaitMax, [self = shared_from_this()](ScoreEnd end) {
-        self->TakeEnd(std::move(end));
-      });
+  cancel_stream_ = streams_.BeginScore(
+      prompt, options, kWaitMax,
+      [self = shared_from_this()](ScoreEnd end) { self->TakeEnd(std::move(end)); });
 }
 
 void ResumingScore::Attach() {

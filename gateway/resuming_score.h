@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// ResumingScore: a score that outlives its coordinator, as ResumingGeneration is an answer that does:
-// the next coordinator makes it again, and this one waits for it.
+// ResumingScore: a score that outlives its coordinator, as ResumingGeneration is an answer that
+// does: the next coordinator makes it again, and this one waits for it.
 //
 // Threading: the gateway's thread.
 // Limits:    kWaitMax in all; a coordinator is waited for as client::Resumption says.
@@ -47,7 +47,10 @@ class ResumingScore final : public std::enable_shared_from_this<ResumingScore> {
 
   // `streams` and `clock` outlive it.
   ResumingScore(ScoreStreams& streams, const Clock& clock, AnswerFunction<client::ScoreResult> done)
-      : streams_(streams), clock_(clock), resumption_(clock, /*choices=*/1), done_(std::move(done)) {}
+      : streams_(streams),
+        clock_(clock),
+        resumption_(clock, /*choices=*/1),
+        done_(std::move(done)) {}
 
   // `done` is called from now on, once, and not from inside this call.
   void Start(const client::Prompt& prompt, const client::ScoreOptions& options);

@@ -255,11 +255,10 @@ std::string JournalOfScore() {
   v1::ScoreRequest message;
   message.mutable_tokens()->add_ids(7);
   message.mutable_tokens()->add_ids(8);
-  return absl::StrCat(JournalHead("model"),
-                      Encode(AcceptedRecord{.number = 1,
-                                            .id = "mine",
-                                            .message = message.SerializeAsString(),
-                                            .score = true}));
+  return absl::StrCat(
+      JournalHead("model"),
+      Encode(AcceptedRecord{
+          .number = 1, .id = "mine", .message = message.SerializeAsString(), .score = true}));
 }
 
 // A journal with a beam search that was accepted.
