@@ -125,7 +125,7 @@ class ComputeNode final : public control::NodeHandler {
   void DropWeights();
   // What of a step the weights that are there serve.
   PolicyMeasurement OwnMeasurement() const;
-  absl::StatusOr<plan::PolicyTimes> MeasureOwn();
+  absl::StatusOr<plan::PolicyTimes> MeasureOwn(uint64_t cache_bytes);
   // Has the paths of the epoch reserve what they need, and the others give back what they have.
   absl::Status ReservePaths(const plan::EpochConfig& config, const plan::Stage& stage);
   absl::Status CheckShapes(const plan::EpochConfig& config) const;

@@ -12,6 +12,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/clock.h"
+#include "common/cores.h"
+#include "common/last_cache.h"
 #include "common/log.h"
 #include "common/status_macros.h"
 #include "common/units.h"
@@ -144,11 +146,13 @@ absl::StatusOr<plan::PolicyTimes> ComputeNode::MeasurePolicies() {
   }
   const ActivityScope measuring(counters_.beat, ThreadActivity::kLoading);
   absl::StatusOr<plan::PolicyTimes> times = plan::PolicyTimes();
+  // All cores that the pool's threads may have count; the thread below has but one of them.
+  const uint64_t cache_bytes = LastCacheBytes(CoresOfThread());
   std::thread thread([&] {
     if (!options_.cores.empty() && !PinThisThread(options_.cores)) {
       LogWarning("could not pin the measurement to the worker's cores");
     }
-    times = MeasureOwn();
+    times = MeasureOwn(cache_bytes);
   });
   thread.join();
   if (times.ok()) {
@@ -157,9 +161,10 @@ absl::StatusOr<plan::PolicyTimes> ComputeNode::MeasurePolicies() {
   return times;
 }
 
-absl::StatusOr<plan::PolicyTimes> ComputeNode::MeasureOwn() {
+absl::StatusOr<plan::PolicyTimes> ComputeNode::MeasureOwn(uint64_t cache_bytes) {
   LAMINA_RETURN_IF_ERROR(device_->Begin());
   PolicyMeasurement what = OwnMeasurement();
+  what.read_bytes = BytesToRead(cache_bytes);
   plan::EpochConfig config{.layers = layers_};
   KvRecompute recompute(config, *executor_);
   // Policies that fetch are served by a node that has the whole model.

@@ -3,8 +3,10 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <memory>
 #include <numeric>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_format.h"
@@ -13,22 +15,26 @@
 #include "common/last_cache.h"
 #include "common/log.h"
 #include "common/status_macros.h"
+#include "compute_node/reads_seen.h"
 
 namespace lamina::compute_node {
 namespace {
 
-// A layer as models have it, inputs a multiple of every block. A round has kProducts, which go on
-// in the copies where the one before ended, so that it takes as long however many there are; the
-// fewest have 63 MB as bf16. The best of the rounds counts; where one form takes kClear times as
-// long as the other, that of the first few.
+// A layer as models have it, inputs a multiple of every block. A round has kProducts of each form
+// and number of rows, which go on in the copies where the one before ended, so that it takes as
+// long however many there are; the fewest have 63 MB as bf16. Where one form takes kClear times as
+// long as the other in each of the first few rounds, there are no others.
 constexpr size_t kInputs = 1536;
 constexpr size_t kFeatures = 4096;
-constexpr size_t kProducts = 5;
-constexpr uint64_t kCopiesMin = kProducts;
+constexpr uint64_t kLayerBytes = kInputs * kFeatures * sizeof(BFloat16);
+constexpr size_t kProducts = 3;
+constexpr uint64_t kCopiesMin = 5;
 constexpr uint64_t kCopiesMax = 40;
 constexpr std::array<size_t, 3> kRows = {1, 4, 16};
-constexpr int kRounds = 6;
-constexpr int kFewRounds = 2;
+constexpr size_t kRounds = 10;
+constexpr size_t kFewRounds = 4;
+// Slow rounds, or fast ones, count from so many on, and where they are one of four.
+constexpr size_t kGroupMin = 2;
 constexpr double kClear = 1.25;
 constexpr double kGivenForMemory = 1.1;
 
@@ -95,13 +101,44 @@ double RoundSeconds(Copies& copies, const std::vector<BFloat16>& in, std::vector
                  kernels::Packed(out.data(), rows, kFeatures));
   }
   const std::chrono::duration<double> all = std::chrono::steady_clock::now() - start;
-  return all.count() / static_cast<double>(kProducts);
+  return std::max(1e-9, all.count() / static_cast<double>(kProducts));
+}
+
+// All numbers of rows once, each with both forms, in an order that turns round.
+FormTimes MeasureRound(bool packed_first, Copies& packed, Copies& bf16, kernels::Dense& dense) {
+  FormTimes round;
+  for (size_t i = 0; i < kRows.size(); ++i) {
+    const std::vector<BFloat16> in(kRows[i] * kInputs, ToBFloat16(0.5f));
+    std::vector<float> out(kRows[i] * kFeatures);
+    for (const bool is_packed : {packed_first, !packed_first}) {
+      (is_packed ? round.packed : round.bf16)[i] =
+          RoundSeconds(is_packed ? packed : bf16, in, out, dense);
+    }
+  }
+  return round;
 }
 
 // Times of steps at numbers of rows that are equally likely.
-double PackedOverBF16(const FormTimes& times) {
-  return std::accumulate(times.packed.begin(), times.packed.end(), 0.0) /
-         std::accumulate(times.bf16.begin(), times.bf16.end(), 0.0);
+double PackedOverBF16(const FormTimes& round) {
+  return std::accumulate(round.packed.begin(), round.packed.end(), 0.0) /
+         std::accumulate(round.bf16.begin(), round.bf16.end(), 0.0);
+}
+
+std::vector<double> RatiosOf(absl::Span<const FormTimes> rounds) {
+  std::vector<double> ratios(rounds.size());
+  std::transform(rounds.begin(), rounds.end(), ratios.begin(), PackedOverBF16);
+  return ratios;
+}
+
+void LogCompared(kernels::BlockType type, const FormsCompared& compared, bool packs,
+                 size_t rounds) {
+  LogInfo("weights of type ", kernels::InfoOf(type).name, packs ? " stay packed" : " are widened",
+          absl::StrFormat(": %.2f, %.2f and %.2f of the time of bf16 at 1, 4 and 16 rows, %.2f "
+                          "together, and at most %.2f may be; in %d rounds bf16 came at %.1f to "
+                          "%.1f GB/s",
+                          compared.by_rows[0], compared.by_rows[1], compared.by_rows[2],
+                          compared.ratio, kGivenForMemory, rounds, compared.reads_low / 1e9,
+                          compared.reads_high / 1e9));
 }
 
 }  // namespace
@@ -128,15 +165,52 @@ std::vector<uint8_t> BlocksToMeasure(const kernels::BlockTypeInfo& info, size_t 
 }
 
 size_t CopiesToMeasure(uint64_t cache_bytes, uint64_t available_bytes) {
-  constexpr uint64_t kBytes = kInputs * kFeatures * sizeof(BFloat16);
-  const uint64_t room = available_bytes / 4 / (2 * kBytes);  // Packed ones have no more bytes.
+  const uint64_t room = available_bytes / 4 / (2 * kLayerBytes);  // Packed ones have no more bytes.
   const uint64_t most = std::clamp(room, kCopiesMin, kCopiesMax);
-  return std::clamp(2 * cache_bytes / kBytes, kCopiesMin, most);
+  return std::clamp(2 * cache_bytes / kLayerBytes, kCopiesMin, most);
 }
 
-bool PackedPays(const FormTimes& times) { return PackedOverBF16(times) <= kGivenForMemory; }
+FormsCompared CompareForms(absl::Span<const FormTimes> rounds) {
+  std::vector<double> reads;
+  for (const FormTimes& round : rounds) {
+    reads.push_back(static_cast<double>(kLayerBytes) / round.bf16[0]);
+  }
+  const ReadsSeen seen = SeenIn(reads, std::max(kGroupMin, (rounds.size() + 3) / 4));
+  FormsCompared compared = {.ratio = 1, .reads_low = seen.low, .reads_high = seen.high};
+  const std::vector<double> ratios = RatiosOf(rounds);
+  for (const std::vector<size_t>& group : seen.groups) {
+    std::vector<double> own;
+    for (const size_t round : group) {
+      own.push_back(ratios[round]);
+    }
+    compared.ratio *=
+        std::pow(LowerMedian(std::move(own)), 1.0 / static_cast<double>(seen.groups.size()));
+  }
+  for (size_t i = 0; i < compared.by_rows.size(); ++i) {
+    std::vector<double> own;
+    for (const FormTimes& round : rounds) {
+      own.push_back(round.packed[i] / round.bf16[i]);
+    }
+    compared.by_rows[i] = LowerMedian(std::move(own));
+  }
+  return compared;
+}
 
-absl::StatusOr<FormTimes> MeasureForms(kernels::BlockType type, kernels::Dense& dense) {
+bool PackedPays(absl::Span<const FormTimes> rounds) {
+  return CompareForms(rounds).ratio <= kGivenForMemory;
+}
+
+bool EnoughRounds(absl::Span<const FormTimes> rounds) {
+  if (rounds.size() < kFewRounds || rounds.size() >= kRounds) {
+    return rounds.size() >= kRounds;
+  }
+  const std::vector<double> ratios = RatiosOf(rounds);
+  const auto [least, most] = std::minmax_element(ratios.begin(), ratios.end());
+  return *least > kClear || *most < 1 / kClear;
+}
+
+absl::StatusOr<std::vector<FormTimes>> MeasureForms(kernels::BlockType type,
+                                                    kernels::Dense& dense) {
   LAMINA_ASSIGN_OR_RETURN(auto blocks, PackBlocks(kernels::InfoOf(type), dense));
   const std::vector<BFloat16> values(kFeatures * kInputs, ToBFloat16(0.01f));
   LAMINA_ASSIGN_OR_RETURN(auto widened,
@@ -145,22 +219,16 @@ absl::StatusOr<FormTimes> MeasureForms(kernels::BlockType type, kernels::Dense& 
       CopiesToMeasure(LastCacheBytes(CoresOfThread()), QueryHostMemory().available_bytes);
   Copies packed(std::move(blocks), copies);
   Copies bf16(std::move(widened), copies);
-  FormTimes times;
-  times.packed.fill(1e9);
-  times.bf16.fill(1e9);
-  for (int round = 0; round < kRounds; ++round) {
-    for (size_t i = 0; i < kRows.size(); ++i) {  // In turns: other work disturbs both.
-      const std::vector<BFloat16> in(kRows[i] * kInputs, ToBFloat16(0.5f));
-      std::vector<float> out(kRows[i] * kFeatures);
-      times.packed[i] = std::min(times.packed[i], RoundSeconds(packed, in, out, dense));
-      times.bf16[i] = std::min(times.bf16[i], RoundSeconds(bf16, in, out, dense));
-    }
-    const double ratio = PackedOverBF16(times);
-    if (round + 1 >= kFewRounds && std::max(ratio, 1 / ratio) > kClear) {
-      break;
-    }
+  std::vector<float> out(kFeatures);
+  const std::vector<BFloat16> row(kInputs, ToBFloat16(0.5f));
+  for (Copies* const form : {&packed, &bf16}) {  // The first ones wake the threads.
+    static_cast<void>(RoundSeconds(*form, row, out, dense));
   }
-  return times;
+  std::vector<FormTimes> rounds;
+  while (!EnoughRounds(rounds)) {
+    rounds.push_back(MeasureRound(rounds.size() % 2 == 0, packed, bf16, dense));
+  }
+  return rounds;
 }
 
 bool WeightForms::Packs(kernels::BlockType type) {
@@ -171,13 +239,10 @@ bool WeightForms::Packs(kernels::BlockType type) {
   if (found != measured_.end()) {
     return found->second;
   }
-  const absl::StatusOr<FormTimes> times = MeasureForms(type, dense_);
-  const bool packs = times.ok() && PackedPays(*times);
-  if (times.ok()) {
-    LogInfo("weights of type ", kernels::InfoOf(type).name, packs ? " stay packed" : " are widened",
-            absl::StrFormat(": %.2f, %.2f and %.2f of the time of bf16 at 1, 4 and 16 rows",
-                            times->packed[0] / times->bf16[0], times->packed[1] / times->bf16[1],
-                            times->packed[2] / times->bf16[2]));
+  const absl::StatusOr<std::vector<FormTimes>> rounds = MeasureForms(type, dense_);
+  const bool packs = rounds.ok() && PackedPays(*rounds);
+  if (rounds.ok()) {
+    LogCompared(type, CompareForms(*rounds), packs, rounds->size());
   }
   return measured_.emplace(type, packs).first->second;
 }

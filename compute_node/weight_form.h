@@ -16,7 +16,9 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 #include "kernels/block_type.h"
 #include "kernels/dense.h"
 
@@ -37,17 +39,36 @@ uint64_t WeightRoom(uint64_t budget, absl::string_view root = "");
 // `memory_bytes`: auto packs what it can where they would not fit.
 WeightForm FormThatFits(WeightForm wanted, uint64_t bf16_bytes, uint64_t memory_bytes);
 
-// Seconds of one layer's product with 1, 4 and 16 rows, weights from memory.
+// Seconds of one layer's product with 1, 4 and 16 rows, weights from memory: one round, in which
+// both forms run one right after the other, so that both meet the same reads.
 struct FormTimes {
   std::array<double, 3> packed = {};
   std::array<double, 3> bf16 = {};
 };
 
+// What rounds say together.
+struct FormsCompared {
+  // What products take packed, of what they take as bf16: by the sum of a round's times, in which
+  // 16 rows count most. The median of rounds; where the host's reads differed the geometric mean of
+  // the medians of slow rounds and of fast ones (reads_seen.h), however many there were of each.
+  double ratio = 0;
+  std::array<double, 3> by_rows = {};  // Such ratios by numbers of rows: medians of all rounds.
+  double reads_low = 0;                // Bytes a second at which bf16 came with one row, the lowest
+  double reads_high = 0;               // and the highest of all rounds.
+};
+
+// Requires: at least one round; times > 0.
+FormsCompared CompareForms(absl::Span<const FormTimes> rounds);
+
 // Whether decoding, at numbers of rows that are equally likely, is about as fast with packed
-// weights, which take a third to a half of the memory: by the sum of times, in which 16 rows count
-// most. A tenth is given for the memory, so that what is held does not change with the noise of a
-// measurement where both take as long.
-bool PackedPays(const FormTimes& times);
+// weights, which take a third to a half of the memory. A tenth is given for the memory. By the
+// geometric mean the form is taken that is off by less where it does worse, with slow reads or with
+// fast ones. Requires: as CompareForms().
+bool PackedPays(absl::Span<const FormTimes> rounds);
+
+// Whether no further round is to be measured: there have been enough, or a few in each of which one
+// form was clearly faster.
+bool EnoughRounds(absl::Span<const FormTimes> rounds);
 
 // So many blocks of a type of files for it to multiply. Their scales are finite and not alike, and
 // no weight is subnormal: products of these take several times as long on some processors.
@@ -58,10 +79,10 @@ std::vector<uint8_t> BlocksToMeasure(const kernels::BlockTypeInfo& info, size_t 
 // take a quarter of the bytes that the process may still take.
 size_t CopiesToMeasure(uint64_t cache_bytes, uint64_t available_bytes);
 
-// Measures a layer of its own. Errors: those of Dense::PackBlocks().
+// Measures a layer of its own, in rounds. Errors: those of Dense::PackBlocks().
 // Cost: 0.1 to 0.5 s, less where one form is clearly faster, and 100 MB for as long; with last
 // caches of more than 36 MB in all up to 0.8 GB, and the time to write them.
-absl::StatusOr<FormTimes> MeasureForms(kernels::BlockType type, kernels::Dense& dense);
+absl::StatusOr<std::vector<FormTimes>> MeasureForms(kernels::BlockType type, kernels::Dense& dense);
 
 class WeightForms {
  public:

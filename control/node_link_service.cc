@@ -66,6 +66,9 @@ void ToProto(const std::vector<plan::SliceTimes>& times,
 }
 
 void ToProto(const plan::PolicyTimes& times, v1::PolicyTimes* proto) {
+  for (const plan::PolicyTimes& end : times.ends) {
+    ToProto(end, proto->add_ends());
+  }
   ToProto(times.local, proto->mutable_local());
   ToProto(times.pools, proto->mutable_pools());
   proto->set_attention_local(times.attention_local);
@@ -73,6 +76,8 @@ void ToProto(const plan::PolicyTimes& times, v1::PolicyTimes* proto) {
   proto->set_attention_pools(times.attention_pools);
   proto->set_read_bandwidth(times.read_bandwidth);
   proto->set_make_seconds(times.make_seconds);
+  proto->set_reads_low(times.reads_low);
+  proto->set_reads_high(times.reads_high);
 }
 
 v1::NodeMessage HelloMessage(const NodeIdentity& identity) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "coordinator/hello_codec_service.h"
 
+#include <algorithm>
 #include <utility>
 #include <vector>
 
@@ -28,18 +29,33 @@ std::vector<plan::SliceTimes> FromProto(
   return times;
 }
 
+// Ends of ends are not looked at.
 bool HasTooMany(const v1::PolicyTimes& times) {
-  return times.local_size() > kPolicyTimesMax || times.pools_size() > kPolicyTimesMax;
+  const auto many = [](const v1::PolicyTimes& one) {
+    return one.local_size() > kPolicyTimesMax || one.pools_size() > kPolicyTimesMax;
+  };
+  return many(times) || times.ends_size() > kPolicyTimesMax ||
+         std::any_of(times.ends().begin(), times.ends().end(), many);
 }
 
-plan::PolicyTimes FromProto(const v1::PolicyTimes& proto) {
+plan::PolicyTimes FiguresOf(const v1::PolicyTimes& proto) {
   return {.local = FromProto(proto.local()),
           .pools = FromProto(proto.pools()),
           .attention_local = proto.attention_local(),
           .attention_shared = proto.attention_shared(),
           .attention_pools = proto.attention_pools(),
           .read_bandwidth = proto.read_bandwidth(),
-          .make_seconds = proto.make_seconds()};
+          .make_seconds = proto.make_seconds(),
+          .reads_low = proto.reads_low(),
+          .reads_high = proto.reads_high()};
+}
+
+plan::PolicyTimes FromProto(const v1::PolicyTimes& proto) {
+  plan::PolicyTimes times = FiguresOf(proto);
+  for (const v1::PolicyTimes& end : proto.ends()) {
+    times.ends.push_back(FiguresOf(end));
+  }
+  return times;
 }
 
 // What this version does not know is canonical, which every node has.

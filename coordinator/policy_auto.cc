@@ -115,16 +115,20 @@ const core::PolicyChoice& PolicyAuto::Choose(std::optional<cost::KvPolicy> curre
   const bool seen = meter_.seconds() >= kServiceSecondsMin;
   const cost::PolicyLoad load =
       Held(seen ? meter_.load() : options_.policy_auto->load, options_.scheduler);
-  const cost::PolicyPools pools = {.attention = AttentionOfPools(measures),
-                                   .lanes_max = options_.scheduler.lanes,
-                                   .lanes_auto = options_.scheduler.lanes_auto,
-                                   .link = LinkOf(measures),
-                                   .room = RoomOfRecompute(options_)};
+  link_ = measures.link > 0 ? measures.link : link_;
   parts_ = measures.parts.bytes_per_second > 0 ? measures.parts : parts_;
+  const cost::PolicyPools pools = PoolsOf(measures);
   const core::PolicyInputs inputs = InputsAt(measures, pools, load.context);
+  std::vector<core::PolicyInputs> ends;
+  for (const PolicyMeasures& end : EndsOf(measures)) {
+    ends.push_back(InputsAt(end, PoolsOf(end), load.context));
+  }
   SettleShare(core::ChoosePolicy(inputs, Candidates(measures), load));
-  choice_ =
-      core::ChoosePolicy(inputs, Candidates(measures), load, current, Corrections(measures, pools));
+  choice_ = core::ChoosePolicy(inputs, Candidates(measures), load, current,
+                               Corrections(measures, pools), ends);
+  if (const std::string reads = DescribeReads(measures); !reads.empty()) {
+    absl::StrAppend(&choice_->why, "; ", reads);
+  }
   absl::StrAppend(&choice_->why, seen ? "; the load of late" : "; the load of the cluster file");
   return *choice_;
 }
@@ -282,13 +286,20 @@ core::PolicyCorrections PolicyAuto::Corrections(const PolicyMeasures& measures,
 
 // As measured, now or when links were used last. No more than memory nodes copy, which read and
 // write: a link within one host is measured by what caches hold. Nor than a bus that all share.
-double PolicyAuto::LinkOf(const PolicyMeasures& measures) {
-  link_ = measures.link > 0 ? measures.link : link_;
+double PolicyAuto::LinkOf(const PolicyMeasures& measures) const {
   double copies = 0;
   for (const auto& [name, bandwidth] : measures.bandwidth) {
     copies += bandwidth / 2;
   }
   return OverBus(options_, link_ == 0 ? copies : std::min(link_, copies));
+}
+
+cost::PolicyPools PolicyAuto::PoolsOf(const PolicyMeasures& measures) const {
+  return {.attention = AttentionOfPools(measures),
+          .lanes_max = options_.scheduler.lanes,
+          .lanes_auto = options_.scheduler.lanes_auto,
+          .link = LinkOf(measures),
+          .room = RoomOfRecompute(options_)};
 }
 
 // As measured, now or when nodes of replicas were linked last; else as a copy within a host.

@@ -81,7 +81,8 @@ class PolicyAuto {
   double SecondsMax(cost::KvPolicy policy) const;
   void SettleShare(const core::PolicyChoice& predicted);
   double AttentionOfPools(const PolicyMeasures& measures) const;
-  double LinkOf(const PolicyMeasures& measures);
+  double LinkOf(const PolicyMeasures& measures) const;
+  cost::PolicyPools PoolsOf(const PolicyMeasures& measures) const;
   cost::PartLink PartsOf(const PolicyMeasures& measures) const;
   double TokensOnMemoryNodes(const FetchOptions& fetch, uint64_t memory) const;
   std::vector<core::PolicyCandidate> Candidates(const PolicyMeasures& measures) const;

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/str_format.h"
 #include "coordinator/core/policy_choice.h"
 
 namespace lamina::coordinator {
@@ -74,6 +75,38 @@ PolicyMeasures MeasuresOf(const core::Membership& membership, const AttachedNode
                             std::pair(b.stage.replica, b.stage.first_layer);
                    });
   return measures;
+}
+
+std::vector<PolicyMeasures> EndsOf(const PolicyMeasures& measures) {
+  if (std::all_of(measures.compute.begin(), measures.compute.end(),
+                  [](const MeasuredNode& node) { return node.times.ends.empty(); })) {
+    return {};
+  }
+  std::vector<PolicyMeasures> ends(plan::kReadsEnds, measures);
+  for (size_t end = 0; end < ends.size(); ++end) {
+    for (size_t i = 0; i < measures.compute.size(); ++i) {
+      const plan::PolicyTimes& times = measures.compute[i].times;
+      if (!times.ends.empty()) {
+        ends[end].compute[i].times = times.ends[end];
+      }
+    }
+  }
+  return ends;
+}
+
+std::string DescribeReads(const PolicyMeasures& measures) {
+  const MeasuredNode* widest = nullptr;
+  for (const MeasuredNode& node : measures.compute) {
+    const plan::PolicyTimes& own = node.times;
+    if (own.reads_low > 0 && (widest == nullptr || own.reads_high * widest->times.reads_low >
+                                                       widest->times.reads_high * own.reads_low)) {
+      widest = &node;
+    }
+  }
+  return widest == nullptr
+             ? ""
+             : absl::StrFormat("%s read %.1f to %.1f GB/s while it was measured", widest->name,
+                               widest->times.reads_low / 1e9, widest->times.reads_high / 1e9);
 }
 
 std::vector<cost::MeasuredReplica> ReplicasOf(const PolicyMeasures& measures,

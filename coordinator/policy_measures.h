@@ -44,6 +44,15 @@ struct PolicyMeasures {
 PolicyMeasures MeasuresOf(const core::Membership& membership, const AttachedNodes& nodes,
                           const ReplicaSplits& splits);
 
+// Measures as they were where compute nodes' reads were slow, and where they were fast; empty where
+// no node has seen them differ. Nodes that have not are in both as they are, and so is what memory
+// nodes have measured.
+std::vector<PolicyMeasures> EndsOf(const PolicyMeasures& measures);
+
+// What the compute node whose reads differed most has seen of them: "c0 read 37.0 to 63.1 GB/s
+// while it was measured". Empty where none has said.
+std::string DescribeReads(const PolicyMeasures& measures);
+
 // The replicas, at so much context: of a layer with a window no more of it is read.
 // Requires: measures.compute as MeasuresOf() has it; context > 0.
 std::vector<cost::MeasuredReplica> ReplicasOf(const PolicyMeasures& measures,

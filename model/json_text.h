@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstddef>
+#include <string>
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
@@ -33,5 +34,9 @@ inline constexpr JsonTextLimits kTableLimits = {.bytes_max = size_t{96} << 20,
 // Cost: one pass.
 absl::Status CheckJsonText(absl::string_view text, absl::string_view name,
                            const JsonTextLimits& limits);
+
+// The text with null for each NaN and Infinity, which Python writes and JSON does not have.
+// Cost: one pass.
+std::string WithNullForNan(absl::string_view text);
 
 }  // namespace lamina::model

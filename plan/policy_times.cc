@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "absl/strings/str_cat.h"
+#include "common/status_macros.h"
 #include "plan/limits.h"
 
 namespace lamina::plan {
@@ -11,9 +12,7 @@ namespace {
 
 constexpr uint32_t kRowsMax = kRunningMax;  // The most rows of a batch that a node measures.
 
-}  // namespace
-
-absl::Status CheckPolicyTimes(const PolicyTimes& times) {
+absl::Status CheckFigures(const PolicyTimes& times) {
   for (const std::vector<SliceTimes>* sizes : {&times.local, &times.pools}) {
     uint32_t least = 1;
     for (const SliceTimes& size : *sizes) {
@@ -34,9 +33,36 @@ absl::Status CheckPolicyTimes(const PolicyTimes& times) {
         absl::StrCat("K and V of a token made in ", times.make_seconds, " s"));
   }
   for (const double rate : {times.attention_local, times.attention_shared, times.attention_pools,
-                            times.read_bandwidth}) {
+                            times.read_bandwidth, times.reads_low, times.reads_high}) {
     if (!std::isfinite(rate) || rate < 0) {
       return absl::InvalidArgumentError(absl::StrCat("a rate of ", rate, " bytes a second"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+// Whether what can be predicted from one can be from the other.
+bool HasAllOf(const PolicyTimes& end, const PolicyTimes& times) {
+  return end.measured() == times.measured() && end.local.empty() == times.local.empty() &&
+         end.pools.empty() == times.pools.empty() &&
+         (end.attention_shared > 0) == (times.attention_shared > 0) &&
+         (end.attention_pools > 0) == (times.attention_pools > 0) &&
+         (end.make_seconds > 0) == (times.make_seconds > 0);
+}
+
+}  // namespace
+
+absl::Status CheckPolicyTimes(const PolicyTimes& times) {
+  LAMINA_RETURN_IF_ERROR(CheckFigures(times));
+  if (!times.ends.empty() && times.ends.size() != kReadsEnds) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("times at ", times.ends.size(), " ends of reads, of which there are two"));
+  }
+  for (const PolicyTimes& end : times.ends) {
+    LAMINA_RETURN_IF_ERROR(CheckFigures(end));
+    if (!HasAllOf(end, times) || !end.ends.empty()) {
+      return absl::InvalidArgumentError(
+          "times at an end of reads that lack what was measured, or have ends themselves");
     }
   }
   return absl::OkStatus();

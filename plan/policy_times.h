@@ -5,6 +5,7 @@
 
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -37,13 +38,23 @@ struct PolicyTimes {
   // Seconds to make K and V of a token in one layer from its activation, on the threads of `pools`.
   // 0: this node or model cannot.
   double make_seconds = 0;
+  // The lowest and the highest reads on all threads while all of this was measured; 0: not told.
+  double reads_low = 0;
+  double reads_high = 0;
+  // Where reads differed, the same once more as it was when they were slow, and when they were fast
+  // (compute_node/policy_turns.h). Those have none.
+  std::vector<PolicyTimes> ends = {};
 
   bool measured() const { return !local.empty() && !pools.empty() && attention_local > 0; }
 };
 
+// Slow and fast, in this order in PolicyTimes::ends where it has any.
+inline constexpr size_t kReadsEnds = 2;
+
 // Checks times that a node sent.
 // Errors: kInvalidArgument  batches that do not grow from one row on, or are too many; times or
-//                           rates that nothing can have.
+//                           rates that nothing can have; ends that are not two, or lack what the
+//                           others have.
 absl::Status CheckPolicyTimes(const PolicyTimes& times);
 
 }  // namespace lamina::plan

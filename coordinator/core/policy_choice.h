@@ -35,6 +35,10 @@ struct PolicyFigure {
   // Seconds in which each row of the load gets a token: the step's, as far as steps were corrected,
   // times the turns that rows take where they do not all fit. 0: the policy cannot be had.
   double seconds = 0;
+  std::vector<double> ends = {};  // Such seconds at each end of what was measured, if it has ends.
+  // How many times as long as the fastest policy it takes: at the end where that is most, or
+  // without ends altogether. 1: nothing is faster at either end. 0: it cannot be had.
+  double worst = 0;
 };
 
 struct PolicyChoice {
@@ -77,12 +81,19 @@ cost::PolicyStep StepOf(cost::KvPolicy policy, const PolicyInputs& inputs,
 // The fastest one, by predictions as far as they were corrected; of those within 1% of each other
 // the first with room for the most rows. The current one, if any, stays unless another is faster by
 // kWorthAnEpoch, or kWorthATry. Where no candidate can be had it is the first, and `why` says that.
+//
+// With `ends`, inputs as they were at times at which the host was slow, and at which it was fast,
+// nobody knows how it will be when the policy serves. Taken is then the policy that loses least to
+// the fastest at the end where it loses most (PolicyFigure::worst), which is the fastest one where
+// both ends agree; all of the above holds for what they lose in place of their times. `inputs` says
+// what a step takes, and nothing of the choice.
 // Requires: inputs as StepOf() takes them, load of at least one row, at least one candidate.
 PolicyChoice ChoosePolicy(const PolicyInputs& inputs,
                           const std::vector<PolicyCandidate>& candidates,
                           const cost::PolicyLoad& load,
                           std::optional<cost::KvPolicy> current = std::nullopt,
-                          const PolicyCorrections& corrections = {});
+                          const PolicyCorrections& corrections = {},
+                          absl::Span<const PolicyInputs> ends = {});
 
 // Bytes of K and V that one row with so much context reads, a token of its context: less where
 // layers have a window that is shorter. Requires: context > 0.

@@ -111,10 +111,31 @@ absl::Status ReadLayerWindows(const JsonConfig& json, uint32_t window, ModelConf
 
 void SetWindowPattern(uint32_t window, uint32_t period, ModelConfig& config) {
   std::vector<uint32_t> windows(std::min(config.layers, kListedLayersMax), window);
-  for (size_t layer = period - 1; layer < windows.size(); layer += period) {
+  for (size_t layer = size_t{period} - 1; layer < windows.size(); layer += period) {
     windows[layer] = 0;
   }
   SetLayerWindows(std::move(windows), config);
+}
+
+absl::Status ReadWindowPattern(const GgufFile& file, const std::string& prefix, uint32_t window,
+                               uint32_t period, ModelConfig& config) {
+  const std::string key = prefix + ".attention.sliding_window_pattern";
+  const absl::StatusOr<absl::Span<const int64_t>> slides = file.GetInts(key);
+  if (!slides.ok()) {
+    LAMINA_RETURN_IF_ERROR(ReadUintOr(file, key, period, period));
+    SetWindowPattern(window, period, config);
+    return absl::OkStatus();
+  }
+  if (slides->size() < config.layers) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(key, " names ", slides->size(), " of ", config.layers, " layers"));
+  }
+  std::vector<uint32_t> windows;
+  for (uint32_t layer = 0; layer < std::min(config.layers, kListedLayersMax); ++layer) {
+    windows.push_back((*slides)[layer] != 0 ? window : 0);
+  }
+  SetLayerWindows(std::move(windows), config);
+  return absl::OkStatus();
 }
 
 absl::Status ReadFactor(const GgufFile& file, const std::string& key, float& value) {

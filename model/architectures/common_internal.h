@@ -30,6 +30,12 @@ absl::Status ReadLayerWindows(const JsonConfig& json, uint32_t window, ModelConf
 // The last of every `period` layers attends to everything, the others to `window` tokens.
 void SetWindowPattern(uint32_t window, uint32_t period, ModelConfig& config);
 
+// A GGUF file says it by "<prefix>.attention.sliding_window_pattern": a period, 0 for windows in
+// all layers, or a list of which layers have one. `period` stands in for a missing key.
+// Errors: kInvalidArgument  neither a number nor a list of as many as there are layers.
+absl::Status ReadWindowPattern(const GgufFile& file, const std::string& prefix, uint32_t window,
+                               uint32_t period, ModelConfig& config);
+
 // The number under `key`, where the file has it.
 absl::Status ReadFactor(const GgufFile& file, const std::string& key, float& value);
 

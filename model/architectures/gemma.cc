@@ -45,7 +45,8 @@ absl::Status ReadGemma2Gguf(const GgufFile& file, ModelConfig& config) {
   LAMINA_RETURN_IF_ERROR(
       ReadFactor(file, "gemma2.attn_logit_softcapping", config.attention_soft_cap));
   LAMINA_RETURN_IF_ERROR(ReadFactor(file, "gemma2.final_logit_softcapping", config.logit_soft_cap));
-  SetWindowPattern(config.window != 0 ? config.window : 4096, 2, config);
+  LAMINA_RETURN_IF_ERROR(ReadWindowPattern(
+      file, "gemma2", config.window != 0 ? config.window : 4096, /*period=*/2, config));
   SetGgufScale(/*layers_of_27b=*/46, config);
   return absl::OkStatus();
 }
@@ -54,6 +55,12 @@ absl::Status ReadGemma2Gguf(const GgufFile& file, ModelConfig& config) {
 
 absl::Status ReadGemmaJson(const JsonConfig& file, ModelConfig& config) {
   const JsonConfig json = file.WithDefaults(R"({"head_dim": 256, "tie_word_embeddings": true})");
+  LAMINA_ASSIGN_OR_RETURN(const bool both_ways, json.GetBool("use_bidirectional_attention", false));
+  if (both_ways) {
+    return absl::UnimplementedError(
+        "config.json: use_bidirectional_attention is not supported: models that have it, as "
+        "EmbeddingGemma, do not generate text");
+  }
   LAMINA_RETURN_IF_ERROR(ReadGatedDecoder(json, config));
   LAMINA_ASSIGN_OR_RETURN(config.attention_bias, json.GetBool("attention_bias", false));
   // Gemma 1's files say "gelu" and mean the tanh form, as its own code has it.

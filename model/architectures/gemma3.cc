@@ -62,7 +62,9 @@ absl::Status ReadGguf(const GgufFile& file, ModelConfig& config) {
   config.window_rope = RopeConfig{.base = kWindowBase, .rotary_dim = config.head_dim};
   LAMINA_RETURN_IF_ERROR(ReadFactor(file, "gemma3.rope.freq_base_swa", config.window_rope->base));
   LAMINA_RETURN_IF_ERROR(ReadFactor(file, "gemma3.final_logit_softcapping", config.logit_soft_cap));
-  SetWindowPattern(config.window != 0 ? config.window : 1024, kPeriod, config);
+  if (config.window != 0) {  // Converters leave it out where all layers see everything.
+    LAMINA_RETURN_IF_ERROR(ReadWindowPattern(file, "gemma3", config.window, kPeriod, config));
+  }
   SetGgufScale(/*layers_of_27b=*/62, config);
   return absl::OkStatus();
 }

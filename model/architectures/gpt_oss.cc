@@ -21,6 +21,7 @@ void SetFamily(ModelConfig& config) {
 }
 
 absl::Status ReadJson(const JsonConfig& json, ModelConfig& config) {
+  config.rope.base = 150000.0f;  // Where the file does not say.
   LAMINA_RETURN_IF_ERROR(ReadGatedDecoder(json, config));
   LAMINA_ASSIGN_OR_RETURN(config.norm_epsilon, json.GetFloat("rms_norm_eps", 1e-5f));
   LAMINA_ASSIGN_OR_RETURN(const float limit, json.GetFloat("swiglu_limit", kLimit));
@@ -46,8 +47,8 @@ absl::Status ReadGguf(const GgufFile& file, ModelConfig& config) {
   LAMINA_RETURN_IF_ERROR(ReadGatedDecoder(file, "gpt-oss", config));
   SetFamily(config);
   config.rope.truncate = false;
-  SetWindowPattern(config.window != 0 ? config.window : 128, 2, config);
-  return absl::OkStatus();
+  return ReadWindowPattern(file, "gpt-oss", config.window != 0 ? config.window : 128, /*period=*/2,
+                           config);
 }
 
 absl::StatusOr<Graph> Build(const ModelConfig& config, const WeightSource& weights) {

@@ -38,6 +38,11 @@ absl::StatusOr<JsonConfig> JsonConfig::Parse(absl::Span<const uint8_t> text) {
   JsonConfig config;
   config.json_ =
       nlohmann::json::parse(text.begin(), text.end(), nullptr, /*allow_exceptions=*/false);
+  if (config.json_.is_discarded()) {
+    config.json_ = nlohmann::json::parse(
+        WithNullForNan({reinterpret_cast<const char*>(text.data()), text.size()}), nullptr,
+        /*allow_exceptions=*/false);
+  }
   if (!config.json_.is_object()) {
     return absl::DataLossError("it is not a JSON object; fetch the file again");
   }

@@ -13,6 +13,7 @@ namespace lamina::model {
 namespace {
 
 absl::Status ReadJson(const JsonConfig& json, ModelConfig& config) {
+  config.rope.base = 1e6f;  // Where the file does not say.
   LAMINA_RETURN_IF_ERROR(ReadGatedDecoder(json, config));
   LAMINA_ASSIGN_OR_RETURN(config.norm_epsilon, json.GetFloat("rms_norm_eps", 1e-5f));
   LAMINA_ASSIGN_OR_RETURN(config.window, json.GetUint("sliding_window", 0));

@@ -18,6 +18,7 @@ constexpr uint32_t kInterval = 4;  // Where the files do not say.
 absl::Status ReadJson(const JsonConfig& file, ModelConfig& config) {
   // Files leave out what is transformers' default.
   const JsonConfig json = file.WithDefaults(R"({"tie_word_embeddings": true})");
+  config.rope.base = 2e6f;
   LAMINA_RETURN_IF_ERROR(ReadGatedDecoder(json, config));
   LAMINA_ASSIGN_OR_RETURN(config.attention_bias, json.GetBool("attention_bias", false));
   LAMINA_ASSIGN_OR_RETURN(config.mlp_bias, json.GetBool("mlp_bias", false));

@@ -200,6 +200,19 @@ absl::StatusOr<Value> Add(Budget& budget, const Value& a, const Value& b) {
   return TypesRefuse("+", a, b);
 }
 
+// A number without its fraction, as %d shows it.
+absl::StatusOr<Value> Whole(const Value& number) {
+  int64_t whole = 0;
+  if (number.AsInt(&whole)) {
+    return Value::Int(whole);
+  }
+  const double real = *number.floating();
+  if (!(std::fabs(real) < 0x1p63)) {
+    return absl::InvalidArgumentError("%d of a number that does not fit 64 bits");
+  }
+  return Value::Int(static_cast<int64_t>(real));
+}
+
 // text % values, with %s, %r, %d and %% alone.
 absl::StatusOr<Value> FormatPercent(Budget& budget, absl::string_view format, const Value& b) {
   std::vector<Value> values = {b};
@@ -229,7 +242,8 @@ absl::StatusOr<Value> FormatPercent(Budget& budget, absl::string_view format, co
     if (kind == 'd' && !value.is_number()) {
       return absl::InvalidArgumentError(absl::StrCat("%d needs a number, not ", value.type_name()));
     }
-    const Value shown = kind == 'd' ? Value::Int(static_cast<int64_t>(AsDouble(value))) : value;
+    LAMINA_ASSIGN_OR_RETURN(const Value shown,
+                            kind == 'd' ? Whole(value) : absl::StatusOr<Value>(value));
     LAMINA_ASSIGN_OR_RETURN(const std::string text,
                             kind == 'r' ? Repr(budget, shown) : Str(budget, shown));
     out += text;

@@ -57,8 +57,8 @@ std::string NamedTemplate(const Json& list, absl::string_view name) {
 
 // The template is a string, or a list of named ones: "default", and "tool_use" for conversations
 // with tools. None without a default.
-std::string TemplateOf(const Json& tokenizer_config) {
-  const Json* found = Member(tokenizer_config, "chat_template");
+std::string TemplateOf(const Json& settings) {
+  const Json* found = Member(settings, "chat_template");
   if (found == nullptr) {
     return "";
   }
@@ -93,6 +93,12 @@ absl::StatusOr<Settings> ReadSettings(const std::string& directory) {
     out.chat_template = WithToolTemplate(plain, tool_use);
   } else {
     out.chat_template = TemplateOf(out.tokenizer_config);
+  }
+  if (out.chat_template.empty()) {
+    // Where models of text and images have it: their processor's, which is not the tokenizer's.
+    LAMINA_ASSIGN_OR_RETURN(const Json processor,
+                            ReadJson(absl::StrCat(directory, "/chat_template.json")));
+    out.chat_template = TemplateOf(processor);
   }
   return out;
 }

@@ -27,6 +27,10 @@ absl::StatusOr<Json> ParseJson(absl::string_view text, absl::string_view path,
   try {
     return Json::parse(text.begin(), text.end());
   } catch (const Json::exception& error) {
+    Json repaired = Json::parse(WithNullForNan(text), nullptr, /*allow_exceptions=*/false);
+    if (!repaired.is_discarded()) {
+      return repaired;
+    }
     return absl::DataLossError(
         absl::StrCat(path, " is damaged (", error.what(), "); fetch it again"));
   }

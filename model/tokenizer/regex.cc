@@ -58,8 +58,9 @@ struct Regex::Compiled {
       return TextRange{};
     }
     if (found < 0) {
-      return absl::ResourceExhaustedError(absl::StrCat("the tokenizer's pattern ", pattern,
-                                                       " gave up on a text: ", ErrorText(found)));
+      // The text will fare no better when it is sent again.
+      return absl::InvalidArgumentError(absl::StrCat("the tokenizer's pattern ", pattern,
+                                                     " gave up on a text: ", ErrorText(found)));
     }
     const PCRE2_SIZE* ends = pcre2_get_ovector_pointer(data);
     return TextRange{ends[0], ends[1], true};

@@ -37,7 +37,7 @@ class Regex {
 
   // Cuts every range of `text` (valid UTF-8) into its matches and what lies between them, in
   // order, none of them empty. Each range is matched as if it were the whole text.
-  // Errors: kResourceExhausted  a match needs more steps than the limit.
+  // Errors: kInvalidArgument  a match needs more steps than the limit.
   absl::Status Cut(absl::string_view text, const std::vector<TextRange>& ranges,
                    std::vector<TextRange>* out) const;
 

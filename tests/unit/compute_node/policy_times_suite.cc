@@ -29,6 +29,8 @@ TEST(PolicyTimesSuite, ACoordinatorTakesWhatTheDeviceMeasures) {
   EXPECT_TRUE(checked.ok()) << checked;
   EXPECT_TRUE(times->measured());
   EXPECT_GT(times->read_bandwidth, 0);
+  EXPECT_GT(times->reads_low, 0);
+  EXPECT_GE(times->reads_high, times->reads_low);
 }
 
 // Two of three layers, with the weights of their slices alone.

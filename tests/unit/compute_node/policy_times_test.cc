@@ -23,6 +23,13 @@ std::vector<uint32_t> RowsOf(const std::vector<plan::SliceTimes>& times) {
   return rows;
 }
 
+TEST(BytesToReadTest, AreMoreThanTheLastCachesKeep) {
+  EXPECT_EQ(BytesToRead(uint64_t{16} << 20), size_t{64} << 20);
+  EXPECT_EQ(BytesToRead(uint64_t{40} << 20), size_t{80} << 20);
+  EXPECT_EQ(BytesToRead(uint64_t{1152} << 20), size_t{256} << 20);
+  EXPECT_EQ(BytesToRead(0), size_t{256} << 20) << "the kernel names no caches";
+}
+
 class PolicyTimesTest : public ::testing::Test {
  protected:
   PolicyTimesTest() {

@@ -9,11 +9,15 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
 #include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <numeric>
 #include <optional>
+#include <random>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -191,8 +195,106 @@ TEST(CopiesToMeasureTest, AreFewerWhereMemoryIsScarce) {
 }
 
 TEST(PackedPaysTest, WhereDecodingTakesAtMostATenthLonger) {
-  EXPECT_TRUE(PackedPays({.packed = {1, 1, 4.5}, .bf16 = {2, 2, 2}}));
-  EXPECT_FALSE(PackedPays({.packed = {1, 1, 4.7}, .bf16 = {2, 2, 2}}));
+  const FormTimes little = {.packed = {1, 1, 4.5}, .bf16 = {2, 2, 2}};
+  const FormTimes more = {.packed = {1, 1, 4.7}, .bf16 = {2, 2, 2}};
+  EXPECT_TRUE(PackedPays({little}));
+  EXPECT_FALSE(PackedPays({more}));
+}
+
+// Slow rounds have a ratio of 0.9, fast ones of 1.3, so that their geometric mean is 1.08.
+TEST(PackedPaysTest, SlowRoundsAndFastOnesCountAlikeHoweverManyThereAre) {
+  const FormTimes slow = {.packed = {9, 9, 9}, .bf16 = {10, 10, 10}};
+  const FormTimes fast = {.packed = {9.1, 7.8, 6.5}, .bf16 = {7, 6, 5}};
+  for (const size_t fast_rounds : {3u, 5u, 7u}) {
+    std::vector<FormTimes> rounds(10 - fast_rounds, slow);
+    rounds.insert(rounds.end(), fast_rounds, fast);
+    EXPECT_NEAR(CompareForms(rounds).ratio, 1.0817, 1e-3) << fast_rounds;
+    EXPECT_NEAR(CompareForms(rounds).reads_high / CompareForms(rounds).reads_low, 10.0 / 7, 1e-9);
+    EXPECT_TRUE(PackedPays(rounds)) << fast_rounds;
+  }
+}
+
+TEST(PackedPaysTest, ARoundInWhichSomethingElseRanIsNoMatter) {
+  const FormTimes plain = {.packed = {6, 6, 6}, .bf16 = {5, 5, 5}};
+  std::vector<FormTimes> rounds(9, plain);
+  rounds.push_back({.packed = {6, 6, 6}, .bf16 = {50, 5, 5}});
+  EXPECT_NEAR(CompareForms(rounds).ratio, 1.2, 1e-9);
+  EXPECT_NEAR(CompareForms(rounds).by_rows[0], 1.2, 1e-9);
+  EXPECT_FALSE(PackedPays(rounds));
+}
+
+TEST(EnoughRoundsTest, AFewWhereEachIsClearElseTen) {
+  const FormTimes longer = {.packed = {6.5, 6.5, 6.5}, .bf16 = {5, 5, 5}};
+  const FormTimes shorter = {.packed = {3.5, 3.5, 3.5}, .bf16 = {5, 5, 5}};
+  const FormTimes close = {.packed = {6, 6, 6}, .bf16 = {5, 5, 5}};
+  std::vector<FormTimes> rounds(3, longer);
+  EXPECT_FALSE(EnoughRounds({}));
+  EXPECT_FALSE(EnoughRounds(rounds));
+  rounds.push_back(longer);
+  EXPECT_TRUE(EnoughRounds(rounds));
+  EXPECT_TRUE(EnoughRounds(std::vector<FormTimes>(4, shorter)));
+  rounds.back() = close;
+  EXPECT_FALSE(EnoughRounds(rounds)) << "one of them is not clear";
+  rounds.back() = shorter;
+  EXPECT_FALSE(EnoughRounds(rounds)) << "they contradict each other";
+  EXPECT_FALSE(EnoughRounds(std::vector<FormTimes>(9, close)));
+  EXPECT_TRUE(EnoughRounds(std::vector<FormTimes>(10, close)));
+}
+
+// A product takes the longer of its bytes at the reads of its moment and its arithmetic, and noise.
+class PlantedRounds {
+ public:
+  explicit PlantedRounds(uint32_t seed) : random_(seed) {}
+
+  // From 0 to 1.
+  double Uniform() { return static_cast<double>(random_()) / static_cast<double>(random_.max()); }
+
+  FormTimes Round(bool fast) {
+    const double reads = fast ? 63e9 : 37e9;
+    FormTimes round;
+    for (size_t i = 0; i < kBF16.size(); ++i) {
+      round.bf16[i] = std::max(12.6e6 / reads, kBF16[i]) * (0.97 + 0.06 * Uniform());
+      round.packed[i] = std::max(6.7e6 / reads, kPacked[i]) * (0.97 + 0.06 * Uniform());
+    }
+    return round;
+  }
+
+ private:
+  static constexpr std::array<double, 3> kBF16 = {5e-5, 1e-4, 4e-4};
+  static constexpr std::array<double, 3> kPacked = {2.0e-4, 2.5e-4, 5.3e-4};
+  std::mt19937 random_;
+};
+
+// The rule of before: the best time of each form, and the ratio of their sums.
+bool PaysByBestTimes(const std::vector<FormTimes>& rounds) {
+  FormTimes best = rounds.front();
+  for (const FormTimes& round : rounds) {
+    for (size_t i = 0; i < best.packed.size(); ++i) {
+      best.packed[i] = std::min(best.packed[i], round.packed[i]);
+      best.bf16[i] = std::min(best.bf16[i], round.bf16[i]);
+    }
+  }
+  return PackedPays({best});
+}
+
+// Packed weights take 0.91 of the time of bf16 while reads are slow, 1.22 while they are fast.
+TEST(PackedPaysTest, TheFormIsTheSameInEachStartHoweverManyRoundsWereFast) {
+  std::set<bool> by_pairs;
+  std::set<bool> by_best_times;
+  for (uint32_t seed = 1; seed <= 200; ++seed) {
+    PlantedRounds planted(seed);
+    const auto fast_rounds = static_cast<size_t>(8 * planted.Uniform());  // Mostly 0 to 7 of ten.
+    std::vector<FormTimes> rounds;
+    for (size_t i = 0; i < 10; ++i) {
+      rounds.push_back(planted.Round(i < fast_rounds));
+    }
+    if (fast_rounds < 8) {
+      by_pairs.insert(PackedPays(rounds));
+      by_best_times.insert(PaysByBestTimes(rounds));
+    }
+  }
+  EXPECT_THAT(by_pairs, ElementsAre(true));
+  EXPECT_THAT(by_best_times, ElementsAre(false, true)) << "or there is nothing to be had by pairs";
 }
 
 }  // namespace

@@ -40,6 +40,27 @@ TEST(LayersLoadedTest, HasWhatWasMeasured) {
   EXPECT_EQ(times->read_bandwidth, 5);
 }
 
+TEST(LayersLoadedTest, HasWhatWasMeasuredAtBothEndsOfReads) {
+  v1::LayersLoaded loaded;
+  v1::PolicyTimes* proto = loaded.mutable_policy_times();
+  proto->set_reads_low(37);
+  proto->set_reads_high(63);
+  for (const uint32_t rows : {1u, 2u}) {
+    v1::PolicyTimes* end = proto->add_ends();
+    AddSlice(end->mutable_local(), rows);
+    end->set_attention_local(10 * rows);
+    end->add_ends();
+  }
+  const absl::StatusOr<plan::PolicyTimes> times = FromProto(loaded);
+  ASSERT_TRUE(times.ok()) << times.status();
+  EXPECT_EQ(times->reads_low, 37);
+  EXPECT_EQ(times->reads_high, 63);
+  ASSERT_EQ(times->ends.size(), 2u);
+  EXPECT_EQ(times->ends[0].local[0].rows, 1u);
+  EXPECT_EQ(times->ends[1].attention_local, 20);
+  EXPECT_TRUE(times->ends[1].ends.empty()) << "they have none themselves";
+}
+
 TEST(LayersLoadedTest, WithoutTimesNothingIsMeasured) {
   const absl::StatusOr<plan::PolicyTimes> times = FromProto(v1::LayersLoaded());
   ASSERT_TRUE(times.ok()) << times.status();
@@ -65,6 +86,15 @@ TEST(LayersLoadedTest, MoreTimesThanCanBeAreRefused) {
     }
     EXPECT_EQ(FromProto(loaded).status().code(), absl::StatusCode::kInvalidArgument);
   }
+}
+
+TEST(LayersLoadedTest, MoreTimesThanCanBeAtAnEndAreRefused) {
+  v1::LayersLoaded loaded;
+  v1::PolicyTimes* end = loaded.mutable_policy_times()->add_ends();
+  for (uint32_t rows = 1; rows <= 1025; ++rows) {
+    AddSlice(end->mutable_pools(), rows);
+  }
+  EXPECT_EQ(FromProto(loaded).status().code(), absl::StatusCode::kInvalidArgument);
 }
 
 TEST(HelloTest, RatesThatNothingCanHaveAreRefused) {

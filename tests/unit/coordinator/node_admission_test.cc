@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <limits>
 #include <string>
 #include <vector>
@@ -235,6 +236,9 @@ TEST(NodeAdmissionTest, NoTimeOrRateMayBeWhatNothingHas) {
   NodeHello sound = Compute();
   sound.identity.policy_times = {.local = slices, .pools = slices, .attention_local = 1e9};
   ASSERT_TRUE(admission.Check(sound, /*holds_kv=*/false).ok());
+  const plan::PolicyTimes end = sound.identity.policy_times;
+  sound.identity.policy_times.ends = {end, end};
+  ASSERT_TRUE(admission.Check(sound, /*holds_kv=*/false).ok());
   using Field = double& (*)(plan::PolicyTimes&);
   const std::vector<Field> fields = {
       [](plan::PolicyTimes& times) -> double& { return times.local[0].slice_seconds; },
@@ -245,6 +249,10 @@ TEST(NodeAdmissionTest, NoTimeOrRateMayBeWhatNothingHas) {
       [](plan::PolicyTimes& times) -> double& { return times.attention_shared; },
       [](plan::PolicyTimes& times) -> double& { return times.attention_pools; },
       [](plan::PolicyTimes& times) -> double& { return times.read_bandwidth; },
+      [](plan::PolicyTimes& times) -> double& { return times.reads_low; },
+      [](plan::PolicyTimes& times) -> double& { return times.reads_high; },
+      [](plan::PolicyTimes& times) -> double& { return times.ends[1].local[0].slice_seconds; },
+      [](plan::PolicyTimes& times) -> double& { return times.ends[0].attention_local; },
       [](plan::PolicyTimes& times) -> double& { return times.make_seconds; }};
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
   for (const double value :
@@ -259,6 +267,44 @@ TEST(NodeAdmissionTest, NoTimeOrRateMayBeWhatNothingHas) {
   }
   sound.identity.policy_times.local[0].slice_seconds = 0;
   EXPECT_EQ(admission.Check(sound, /*holds_kv=*/false).code(), absl::StatusCode::kInvalidArgument);
+}
+
+// A policy that can be predicted from all that was measured can be at both ends.
+TEST(NodeAdmissionTest, EndsOfReadsAreTwoAndHaveAllThatWasMeasured) {
+  EngineOptions options = Options();
+  options.policy_auto.emplace();
+  const NodeAdmission admission(options);
+  const std::vector<plan::SliceTimes> slices = {
+      {.rows = 1, .slice_seconds = 1e-3, .tail_seconds = 1e-3}};
+  const plan::PolicyTimes whole = {.local = slices,
+                                   .pools = slices,
+                                   .attention_local = 1e9,
+                                   .attention_shared = 1e9,
+                                   .attention_pools = 1e9,
+                                   .make_seconds = 1e-6};
+  const auto admits = [&](const std::vector<plan::PolicyTimes>& ends) {
+    NodeHello hello = Compute();
+    hello.identity.policy_times = whole;
+    hello.identity.policy_times.ends = ends;
+    return admission.Check(hello, /*holds_kv=*/false).ok();
+  };
+  EXPECT_TRUE(admits({whole, whole}));
+  EXPECT_FALSE(admits({whole}));
+  EXPECT_FALSE(admits({whole, whole, whole}));
+  plan::PolicyTimes nested = whole;
+  nested.ends = {whole, whole};
+  EXPECT_FALSE(admits({whole, nested}));
+  for (const auto& remove : std::vector<std::function<void(plan::PolicyTimes&)>>{
+           [](plan::PolicyTimes& times) { times.local.clear(); },
+           [](plan::PolicyTimes& times) { times.pools.clear(); },
+           [](plan::PolicyTimes& times) { times.attention_local = 0; },
+           [](plan::PolicyTimes& times) { times.attention_shared = 0; },
+           [](plan::PolicyTimes& times) { times.attention_pools = 0; },
+           [](plan::PolicyTimes& times) { times.make_seconds = 0; }}) {
+    plan::PolicyTimes end = whole;
+    remove(end);
+    EXPECT_FALSE(admits({end, whole}));
+  }
 }
 
 TEST(NodeAdmissionTest, ARateThatCannotBeIsRefusedOfAMemoryNode) {

@@ -158,6 +158,31 @@ TEST_F(PolicyMeasuresTest, LinksToMemoryNodesAddUpAndTheSlowestWithinAReplicaCou
   EXPECT_EQ(measures.parts.bytes_per_second, 4e9);
 }
 
+TEST_F(PolicyMeasuresTest, AtAnEndOfReadsANodeHasTheFiguresThatItHadThere) {
+  Join();
+  PolicyMeasures measures = Measures();
+  EXPECT_THAT(EndsOf(measures), IsEmpty());
+  EXPECT_EQ(DescribeReads(measures), "");
+  const double other = measures.compute[1].times.attention_local;
+  plan::PolicyTimes& times = measures.compute[0].times;
+  times.reads_low = 37e9;
+  times.reads_high = 63e9;
+  times.ends = {Times(2), Times(5)};
+  measures.compute[1].times.reads_low = 40e9;
+  measures.compute[1].times.reads_high = 41e9;
+  const std::vector<PolicyMeasures> ends = EndsOf(measures);
+  ASSERT_THAT(ends, SizeIs(2));
+  EXPECT_EQ(ends[0].compute[0].times.attention_local, 2);
+  EXPECT_EQ(ends[1].compute[0].times.attention_local, 5);
+  for (const PolicyMeasures& end : ends) {
+    EXPECT_EQ(end.compute[1].times.attention_local, other);
+    EXPECT_EQ(end.compute[0].name, measures.compute[0].name);
+    EXPECT_EQ(end.bandwidth, measures.bandwidth);
+  }
+  EXPECT_EQ(DescribeReads(measures),
+            measures.compute[0].name + " read 37.0 to 63.0 GB/s while it was measured");
+}
+
 TEST_F(PolicyMeasuresTest, TheShareOfReadsIsThatOfTheNodeThatAttendsSlowest) {
   Join();
   PolicyMeasures measures = Measures();

@@ -101,6 +101,61 @@ TEST(PolicyChoiceTest, TheCurrentPolicyStaysUntilTheOtherIsClearlyFaster) {
   }
 }
 
+// Two pools are faster by a sixth while reads are fast, and slower by a third while they are slow.
+class PolicyEndsTest : public ::testing::Test {
+ protected:
+  PolicyEndsTest() {
+    plan::PolicyTimes slow = TwoCores();
+    slow.attention_local = 13e9;
+    ends_ = {Inputs(slow), Inputs(TwoCores())};
+    ends_[0].pools.attention = 3e9;
+  }
+  PolicyChoice Choose(const PolicyInputs& inputs, std::optional<KvPolicy> current = std::nullopt,
+                      const PolicyCorrections& corrections = {}) const {
+    return ChoosePolicy(inputs, kBoth, {.rows = 16, .context = 1000}, current, corrections, ends_);
+  }
+
+  std::vector<PolicyInputs> ends_;  // Slow, fast.
+};
+
+TEST_F(PolicyEndsTest, WhatLosesLeastWhereItLosesMostIsTakenWhicheverEndIsSeenMore) {
+  for (const PolicyInputs& inputs : ends_) {
+    const PolicyChoice choice = Choose(inputs);
+    EXPECT_TRUE(choice.local()) << choice.why;
+    ASSERT_EQ(choice.figures.size(), 2u);
+    EXPECT_NEAR(choice.figures[0].worst, 140.1 / 102.4, 0.01);
+    EXPECT_NEAR(choice.figures[1].worst, 98.6 / 83.7, 0.01);
+    EXPECT_EQ(choice.figures[1].ends.size(), 2u);
+    EXPECT_THAT(choice.why, HasSubstr("; from slow reads to fast ones 102.4 to 98.6 ms, on memory "
+                                      "nodes 140.1 to 83.7 ms: at worst 1.18 and 1.37 of the "
+                                      "fastest"));
+  }
+}
+
+TEST_F(PolicyEndsTest, WhereBothEndsAgreeTheFastestIsTaken) {
+  ends_[0] = ends_[1];
+  ends_[0].pools.attention = 7.5e9;
+  const PolicyChoice choice = Choose(ends_[1]);
+  EXPECT_FALSE(choice.local()) << choice.why;
+  EXPECT_EQ(choice.figures[0].worst, 1);
+}
+
+TEST_F(PolicyEndsTest, WhatServesStaysUnlessItLosesATenthMore) {
+  EXPECT_TRUE(Choose(ends_[1], KvPolicy::kAttendRemote).local()) << "1.18 against 1.37";
+  ends_[0].pools.attention = 3.4e9;  // 125.6 ms, 1.23 of the fastest.
+  EXPECT_TRUE(Choose(ends_[1]).local());
+  const PolicyChoice stays = Choose(ends_[1], KvPolicy::kAttendRemote);
+  EXPECT_FALSE(stays.local()) << stays.why;
+  EXPECT_THAT(stays.why, HasSubstr("too little less for another epoch"));
+}
+
+TEST_F(PolicyEndsTest, WhatStepsReallyTookCountsAtBothEnds) {
+  const PolicyChoice choice = Choose(ends_[1], std::nullopt, {{KvPolicy::kLocal, 1.25}});
+  EXPECT_NEAR(choice.figures[1].ends[0], 1.25 * 0.1024, 1e-3);
+  EXPECT_NEAR(choice.figures[1].worst, 1.25 * 98.6 / 83.7, 0.01);
+  EXPECT_FALSE(choice.local()) << choice.why;
+}
+
 // A host on which two pools were predicted to take 113 ms a step where local took 125, and took
 // 130.
 class CorrectedPolicyTest : public ::testing::Test {

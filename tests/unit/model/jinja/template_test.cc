@@ -47,6 +47,14 @@ TEST(JinjaTemplateTest, NamesTheStatementThatIsNotSupported) {
               "recursive");
 }
 
+TEST(JinjaTemplateTest, WholeNumbersOfAFormatAreExact) {
+  const char* const kNumbers =
+      R"({"big": 9007199254740993, "most": 9223372036854775807, "real": -2.9, "huge": 1e300})";
+  EXPECT_EQ(*Render("{{ '%d %d %d %d' % (big, most, real, true) }}", kNumbers),
+            "9007199254740993 9223372036854775807 -2 1");
+  ExpectError("{{ '%d' % huge }}", absl::StatusCode::kInvalidArgument, "64 bits", kNumbers);
+}
+
 TEST(JinjaTemplateTest, ATemplateForToolsRendersAsItWouldAlone) {
   const std::string plain =
       "  {% macro say(x) %}[{{ x }}]{% endmacro %}\n {{ say('plain') }} {% set y = 1 %}\n\n";

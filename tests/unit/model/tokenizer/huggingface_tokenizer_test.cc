@@ -84,6 +84,24 @@ TEST_F(HuggingFaceTokenizerTest, PrefersTheTemplateFileAndTheModelsIdsAsLastReso
   EXPECT_EQ((*tokenizer)->eos(), -1) << "99 is outside the vocabulary";
 }
 
+// Models of text and images may have it there alone.
+TEST_F(HuggingFaceTokenizerTest, TakesTheTemplateOfTheProcessorWhereTheTokenizerHasNone) {
+  Write("tokenizer.json", kTokenizer);
+  Write("chat_template.json", R"({"chat_template": "of the processor"})");
+  EXPECT_EQ((*Load())->chat_template(), "of the processor");
+
+  Write("tokenizer_config.json", R"({"chat_template": "of the tokenizer"})");
+  EXPECT_EQ((*Load())->chat_template(), "of the tokenizer");
+}
+
+TEST_F(HuggingFaceTokenizerTest, InfinityInASettingIsNoDamage) {
+  Write("tokenizer.json", kTokenizer);
+  Write("config.json", R"({"time_step_limit": [0.0, Infinity], "bos_token_id": 0})");
+  const auto tokenizer = Load();
+  ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
+  EXPECT_EQ((*tokenizer)->bos(), 0);
+}
+
 TEST_F(HuggingFaceTokenizerTest, ATemplateForToolsIsPartOfTheOne) {
   Write("tokenizer.json", kTokenizer);
   Write("tokenizer_config.json", R"({"chat_template": [
