@@ -277,7 +277,6 @@ struct UnaryCall {
   grpc::ClientContext context;
   Request request;
   Response response;
-  bool cancelled = false;  // The gateway's thread.
 };
 
 class GrpcBackend final : public Backend, private AnswerStreams, private ScoreStreams {
@@ -428,19 +427,15 @@ class GrpcBackend final : public Backend, private AnswerStreams, private ScoreSt
 
   // One call with one answer.
   template <typename Response, typename Stub, typename Request, typename Answer, typename Convert>
-  CancelFunction Call(Stub& stub,
-                      void (Stub::*method)(grpc::ClientContext*, const Request*, Response*,
-                                           std::function<void(grpc::Status)>),
-                      const Request& request, std::chrono::seconds deadline,
-                      AnswerFunction<Answer> done, Convert convert) {
+  void Call(Stub& stub,
+            void (Stub::*method)(grpc::ClientContext*, const Request*, Response*,
+                                 std::function<void(grpc::Status)>),
+            const Request& request, std::chrono::seconds deadline, AnswerFunction<Answer> done,
+            Convert convert) {
     auto call = std::make_shared<UnaryCall<Request, Response>>();
     call->request = request;
     call->context.set_deadline(std::chrono::system_clock::now() + deadline);
     auto* raw = call.get();
-    CancelFunction cancel = [call] {
-      call->cancelled = true;
-      call->context.TryCancel();
-    };
     open_calls_->Add(1);
     (stub.*method)(&raw->context, &raw->request, &raw->response,
                    [this, open_calls = open_calls_, call = std::move(call), done = std::move(done),
@@ -450,14 +445,9 @@ class GrpcBackend final : public Backend, private AnswerStreams, private ScoreSt
                      Response().Swap(&call->response);  // A large one is freed here.
                      // Moved: the context's channel must not go in this thread of the library's.
                      post_([call = std::move(call), done = std::move(done),
-                            answer = std::move(answer)]() mutable {
-                       if (!call->cancelled) {
-                         done(std::move(answer));
-                       }
-                     });
+                            answer = std::move(answer)]() mutable { done(std::move(answer)); });
                      open_calls->Add(-1);
                    });
-    return cancel;
   }
 
   const PostFunction post_;
