@@ -216,8 +216,9 @@ void JournaledRequests::Run() {
 }
 
 void JournaledRequests::Submit(Left& left) {
-  left.spec.generated = left.sink->Give();
-  engine_.Submit(left.spec, left.key, left.sink);
+  GenerateSpec spec = left.spec;
+  spec.generated = left.sink->Give();
+  engine_.Submit(std::move(spec), left.key, left.sink);
 }
 
 bool JournaledRequests::IsOver(Left& left, bool too_late) {

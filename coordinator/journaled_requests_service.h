@@ -90,7 +90,7 @@ class JournaledRequests {
   struct Left {
     uint64_t key = 0;
     uint64_t number = 0;  // The journal's.
-    GenerateSpec spec;    // Its `generated` is that of the last time that the engine was given it.
+    GenerateSpec spec;    // Without `generated`, which `sink` has.
     bool with_logprobs = false;
     bool return_prompt = false;
     std::shared_ptr<JournaledRequest> journaled;
