@@ -73,6 +73,12 @@ std::vector<UnfinishedRequest> UnfinishedIn(const MemoryFile& file) {
   return ReadJournal(file.Copy()).unfinished;
 }
 
+void AwaitNoneIn(const MemoryFile& file) {
+  while (!UnfinishedIn(file).empty()) {
+    std::this_thread::yield();
+  }
+}
+
 // The host's, which does something first whenever it is asked.
 class BusyClock final : public Clock {
  public:
@@ -444,13 +450,9 @@ TEST(JournaledRequestsTest, OneThatTheClusterStopsServingWaitsForItAgain) {
 
 TEST(JournaledRequestsTest, RequestsThatNobodyComesForEnd) {
   MemoryFile file(JournalOfWholeAnswer());
-  {
-    Coordinator coordinator(file, Millis(1));
-    while (!UnfinishedIn(file).empty()) {
-      std::this_thread::yield();
-    }
-    EXPECT_EQ(Attach(coordinator, From(0, {})).status.error_code(), grpc::StatusCode::NOT_FOUND);
-  }
+  Coordinator coordinator(file, Millis(1));
+  AwaitNoneIn(file);
+  EXPECT_EQ(Attach(coordinator, From(0, {})).status.error_code(), grpc::StatusCode::NOT_FOUND);
 }
 
 grpc::StatusCode CancelById(Coordinator& coordinator, const std::string& id) {
@@ -471,9 +473,7 @@ TEST(JournaledRequestsTest, OneThatWaitsForTheClusterIsCancelledByItsId) {
   const grpc::Status told = Attach(coordinator, From(3, {10, 11, 12})).status;
   EXPECT_EQ(told.error_code(), grpc::StatusCode::CANCELLED);
   EXPECT_EQ(told.error_message(), "cancelled by its id");
-  while (!UnfinishedIn(file).empty()) {
-    std::this_thread::yield();
-  }
+  AwaitNoneIn(file);
 }
 
 TEST(JournaledRequestsTest, AClientThatWaitsForTheClusterIsToldThatItsRequestIsCancelled) {
@@ -566,6 +566,17 @@ TEST(JournaledRequestsTest, AScoreBeginsAnewAndItsClientComesBack) {
   EXPECT_EQ(stream->Finish().error_code(), grpc::StatusCode::CANCELLED);
   EXPECT_EQ(context.GetServerTrailingMetadata().count(kRequestIdHeader), 1u)
       << "else its client takes the call for one that broke off";
+}
+
+TEST(JournaledRequestsTest, AScoreWhoseClientGoesWhileItWaitsForTheClusterEnds) {
+  MemoryFile file(JournalOfScore());
+  Coordinator coordinator(file);
+  grpc::ClientContext context;
+  const auto stream = coordinator.stub().AttachScore(&context, From(0, {}));
+  stream->WaitForInitialMetadata();
+  context.TryCancel();
+  EXPECT_EQ(stream->Finish().error_code(), grpc::StatusCode::CANCELLED);
+  AwaitNoneIn(file);
 }
 
 TEST(JournaledRequestsTest, ASearchBeginsAnewAndItsClientComesBack) {
