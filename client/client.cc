@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <chrono>
 #include <deque>
-#include <optional>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/match.h"
@@ -13,6 +12,7 @@
 #include "client/convert_internal.h"
 #include "client/generation_internal.h"
 #include "client/open_calls.h"
+#include "client/scoring_internal.h"
 #include "common/check.h"
 #include "common/status_macros.h"
 #include "control/keepalive_service.h"
@@ -140,7 +140,7 @@ struct Client::Impl {
   }
 
   const Nanos call_deadline;
-  internal::WaitingGenerations waiting;
+  internal::WaitingAnswers waiting;
   const std::unique_ptr<v1::Inference::Stub> inference;
   const std::unique_ptr<v1::Cluster::Stub> cluster;
 
@@ -212,25 +212,8 @@ absl::Status Client::Generate(const GenerateOptions& options, const ChunkFunctio
 
 absl::StatusOr<ScoreResult> Client::Score(const Prompt& prompt, const ScoreProgress& on_progress,
                                           const ScoreOptions& options) {
-  const v1::ScoreRequest request = internal::ToProto(prompt, options);
-  grpc::ClientContext context;
-  const auto updates = impl_->inference->ScoreStream(&context, request);
-  v1::ScoreUpdate update;
-  std::optional<ScoreResult> result;
-  while (updates->Read(&update)) {
-    if (update.has_result()) {
-      result = FromProto(update.result());
-    } else if (on_progress != nullptr) {
-      on_progress(update.tokens_done(), update.tokens());
-    }
-  }
-  if (const grpc::Status status = updates->Finish(); !status.ok()) {
-    return FromGrpc(status);
-  }
-  if (!result.has_value()) {
-    return absl::InternalError("the server ended a score without its result");
-  }
-  return *std::move(result);
+  return internal::RunScore(*impl_->inference, impl_->waiting, internal::ToProto(prompt, options),
+                            on_progress);
 }
 
 absl::StatusOr<TokenizeResult> Client::Tokenize(const Prompt& prompt, bool add_special) {

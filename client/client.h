@@ -12,9 +12,10 @@
 //            not serving or lost the request: retry the whole request. Those of generations name
 //            the request as logs do, in the payload "x-request-id".
 //
-// A generation whose coordinator dies pauses, where that has a journal (coordinator.journal) with
-// the request: up to 30 s for a coordinator with the same journal, then it goes on with the tokens
-// that have not come yet (resumption.h). Elsewhere it ends with kUnavailable at once.
+// A generation or a score whose coordinator dies pauses, where that has a journal
+// (coordinator.journal) with the request: up to 30 s for a coordinator with the same journal. Then
+// a generation goes on with the tokens that have not come yet (resumption.h), and a score is made
+// again. Elsewhere they end with kUnavailable at once.
 
 #pragma once
 
@@ -417,8 +418,9 @@ struct ConnectOptions {
   TlsFiles tls = {};  // The server's CA; no certificate is asked for.
   Nanos connect_deadline = Seconds(5);
   Nanos call_deadline = Seconds(60);  // None of Generate and Score.
-  // Called when a generation begins to wait for its coordinator, and no other one of this client
-  // waits yet: in a thread of the RPC library, which must not block.
+  // Called when a generation or a score begins to wait for its coordinator, and no other one of
+  // this client waits yet: in a thread of the RPC library, which must not block, or in that of
+  // Score().
   std::function<void()> on_wait = {};
 };
 

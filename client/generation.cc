@@ -1,10 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <chrono>
+#include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/strings/cord.h"
 #include "absl/strings/string_view.h"
+#include "absl/synchronization/mutex.h"
 #include "client/convert_internal.h"
 #include "client/generation_internal.h"
 #include "client/resumption.h"
@@ -60,7 +65,7 @@ class Stream final : public grpc::ClientReadReactor<v1::GenerateResponse> {
 // Threading: Cancel() any thread; all else in threads of the library, one call at a time.
 class Generation final : public std::enable_shared_from_this<Generation> {
  public:
-  Generation(v1::Inference::Stub& stub, WaitingGenerations& waiting, const GenerateOptions& options,
+  Generation(v1::Inference::Stub& stub, WaitingAnswers& waiting, const GenerateOptions& options,
              ChunkFunction on_chunk, DoneFunction on_done, const Cancellation& cancellation)
       : stub_(stub),
         waiting_(waiting),
@@ -184,7 +189,7 @@ class Generation final : public std::enable_shared_from_this<Generation> {
   }
 
   v1::Inference::Stub& stub_;
-  WaitingGenerations& waiting_;
+  WaitingAnswers& waiting_;
   const ChunkFunction on_chunk_;
   const DoneFunction on_done_;
   const Cancellation cancellation_;
@@ -233,7 +238,7 @@ void Stream::OnDone(const grpc::Status& status) {
 
 }  // namespace
 
-void StartGeneration(v1::Inference::Stub& stub, WaitingGenerations& waiting,
+void StartGeneration(v1::Inference::Stub& stub, WaitingAnswers& waiting,
                      const GenerateOptions& options, ChunkFunction on_chunk, DoneFunction on_done,
                      const Cancellation& cancellation) {
   std::make_shared<Generation>(stub, waiting, options, std::move(on_chunk), std::move(on_done),

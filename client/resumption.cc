@@ -10,7 +10,7 @@ Resumption::Resumption(const Clock& clock, uint32_t choices)
     : clock_(clock), choices_(std::max(1u, choices)) {}
 
 bool Resumption::Take(const Chunk& chunk) {
-  broken_.reset();
+  TakeProgress();
   const bool says_how_far = chunk.prompt_tokens_done > 0;
   if (says_how_far || chunk.index >= choices_) {
     return true;

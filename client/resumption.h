@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Resumption: what becomes of a generation whose stream ends. Where the stream broke off, and the
-// coordinator had said that it journals the request, a coordinator is waited for, to attach to the
-// request behind the tokens that are there. Knows no RPC; the gateway and the client use it.
+// Resumption: what becomes of a generation, or a score, whose stream ends. Where the stream broke
+// off, and the coordinator had said that it journals the request, a coordinator is waited for, to
+// attach to the request behind the tokens that are there. Knows no RPC; the gateway and the client
+// use it.
 //
 // Threading: one thread at a time.
 // Limits:    the coordinator is waited for up to kWaitMax, with pauses of kPauseMin to kPauseMax
-//            between two attempts; then the generation ends with the error with which it broke off.
+//            between two attempts; then it ends with the error with which the stream broke off.
 
 #pragma once
 
@@ -48,17 +49,19 @@ class Resumption {
   static constexpr Nanos kPauseMin = Millis(100);
   static constexpr Nanos kPauseMax = Seconds(1);
 
-  // `clock` outlives it. `choices`: so many are told; 0 counts as 1.
+  // `clock` outlives it. `choices`: so many are told; 0 counts as 1, as a score does.
   Resumption(const Clock& clock, uint32_t choices);
 
   // A chunk has come. False: of a choice that has ended, which is there already.
   bool Take(const Chunk& chunk);
+  // Something has come that is no chunk: a coordinator works on the request.
+  void TakeProgress() { broken_.reset(); }
   // A stream has ended. Nothing: attach at place() after Pause(); else how the generation ends.
   std::optional<absl::Status> End(const StreamEnd& end);
   // The pause before the next attempt; each is twice the one before.
   Nanos Pause();
 
-  // A stream broke off, and no chunk has come since.
+  // A stream broke off, and nothing has come since.
   bool waits() const { return broken_.has_value(); }
   const AnswerPlace& place() const { return place_; }
   uint64_t tokens() const;  // All choices together.
@@ -69,7 +72,7 @@ class Resumption {
   const Clock& clock_;
   const uint32_t choices_;
   AnswerPlace place_;
-  // Since the stream broke off, until the next chunk: the error, and how long to wait.
+  // Since the stream broke off, until something comes: the error, and how long to wait.
   std::optional<absl::Status> broken_;
   Nanos wait_until_ = 0;
   Nanos pause_ = 0;

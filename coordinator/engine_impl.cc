@@ -12,6 +12,7 @@
 #include "coordinator/kv_makers.h"
 #include "coordinator/node_costs.h"
 #include "coordinator/policy_request.h"
+#include "coordinator/stopped_serving.h"
 
 namespace lamina::coordinator {
 namespace {
@@ -116,13 +117,13 @@ void Engine::Impl::NoteRefused(const std::string& request_id, const absl::Status
 void Engine::Impl::Submit(GenerateSpec spec, uint64_t key,
                           const std::shared_ptr<RequestSink>& sink) {
   const std::string id = spec.followed_id.empty() ? spec.request_id : spec.followed_id;
-  absl::Status takes = CheckServing();
-  if (takes.ok()) {
-    takes = CheckQueueTakes(spec, options.scheduler.waiting_max);
+  absl::Status refused = StoppedServing(CheckServing());
+  if (refused.ok()) {
+    refused = CheckQueueTakes(spec, options.scheduler.waiting_max);
   }
-  if (!takes.ok()) {
-    NoteRefused(id, takes);
-    sink->OnDone(takes);
+  if (!refused.ok()) {
+    NoteRefused(id, refused);
+    sink->OnDone(refused);
     return;
   }
   const absl::StatusOr<const PreparedPolicy*> policy = PolicyOf(spec);
@@ -245,7 +246,7 @@ std::vector<uint64_t> Engine::Impl::ArenasOf(const FormedEpoch& epoch) const {
 
 void Engine::Impl::StopServing(const absl::Status& status) {
   core::Events events;
-  scheduler.FailAll(status, events);
+  scheduler.FailAll(StoppedServing(status), events);
   Deliver(events);
 }
 

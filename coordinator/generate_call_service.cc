@@ -176,7 +176,7 @@ void GenerateCall::SubmitUnlessCancelled(Engine& engine, GenerateSpec spec,
     self = std::make_shared<BestChoices>(std::move(self), spec.best);
   }
   if (journaled_ != nullptr) {
-    self = std::make_shared<JournalingSink>(std::move(self), journaled_);
+    self = RecordedSink(spec, std::move(self), journaled_);
   }
   std::unique_lock lock(mutex_);
   awaits_form_ = false;

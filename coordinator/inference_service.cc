@@ -143,6 +143,23 @@ absl::Status ReadBeams(const v1::BeamSearch& search, GenerateSpec& spec) {
   return absl::OkStatus();
 }
 
+// What a score asks, but for its prompt.
+GenerateSpec WithoutPrompt(const v1::ScoreRequest& request) {
+  GenerateSpec spec{.max_tokens = 1,
+                    .policy = request.policy(),
+                    .kv = request.kv(),
+                    .score = true,
+                    .decode_from = request.decode_from()};
+  if (request.has_logprobs()) {
+    // Values beyond int32 become INT32_MAX, which is refused as every other above the limit.
+    spec.sampling.logprobs =
+        static_cast<int32_t>(std::min<uint32_t>(request.logprobs(), INT32_MAX));
+  }
+  return spec;
+}
+
+constexpr char kNoJournal[] = "the coordinator has no journal (coordinator.journal)";
+
 }  // namespace
 
 InferenceService::InferenceService(Engine& engine, const model::Tokenizer& tokenizer,
@@ -225,6 +242,20 @@ absl::StatusOr<std::vector<TokenId>> InferenceService::PromptOf(
       break;
   }
   return absl::InvalidArgumentError("the request has no prompt: set text, tokens or chat");
+}
+
+absl::StatusOr<std::vector<TokenId>> InferenceService::PromptOf(
+    const v1::ScoreRequest& request) const {
+  if (request.has_text()) {
+    return tokenizer_.Encode(request.text(), {});
+  }
+  return std::vector<TokenId>(request.tokens().ids().begin(), request.tokens().ids().end());
+}
+
+absl::StatusOr<GenerateSpec> InferenceService::SpecOf(const v1::ScoreRequest& request) const {
+  GenerateSpec spec = WithoutPrompt(request);
+  LAMINA_ASSIGN_OR_RETURN(spec.prompt, PromptOf(request));
+  return spec;
 }
 
 absl::StatusOr<GenerateSpec> InferenceService::SpecOf(const v1::GenerateRequest& request) const {
@@ -322,7 +353,9 @@ grpc::ServerWriteReactor<v1::GenerateResponse>* InferenceService::Generate(
 
 void InferenceService::UseJournal(JournaledRequests& journaled) {
   journaled_ = &journaled;
-  journaled.Resume([this](const v1::GenerateRequest& request) { return SpecOf(request); });
+  journaled.Resume(
+      {.generate = [this](const v1::GenerateRequest& request) { return SpecOf(request); },
+       .score = [this](const v1::ScoreRequest& request) { return SpecOf(request); }});
 }
 
 grpc::ServerWriteReactor<v1::GenerateResponse>* InferenceService::Attach(
@@ -332,7 +365,18 @@ grpc::ServerWriteReactor<v1::GenerateResponse>* InferenceService::Attach(
   }
   const auto call = std::make_shared<GenerateCall>(false, tokenizer_, context);
   grpc::ServerWriteReactor<v1::GenerateResponse>* reactor = GenerateCall::Start(call, engine_);
-  call->OnDone(absl::NotFoundError("the coordinator has no journal (coordinator.journal)"));
+  call->OnDone(absl::NotFoundError(kNoJournal));
+  return reactor;
+}
+
+grpc::ServerWriteReactor<v1::ScoreUpdate>* InferenceService::AttachScore(
+    grpc::CallbackServerContext* context, const v1::AttachRequest* request) {
+  if (journaled_ != nullptr) {
+    return journaled_->AttachScore(context, *request);
+  }
+  const auto call = std::make_shared<ScoreCall>(tokenizer_, context);
+  grpc::ServerWriteReactor<v1::ScoreUpdate>* reactor = ScoreCall::StartStream(call, engine_);
+  call->OnDone(absl::NotFoundError(kNoJournal));
   return reactor;
 }
 
@@ -345,7 +389,7 @@ void InferenceService::Refuse(const std::shared_ptr<ScoreCall>& call, const Gene
 grpc::ServerUnaryReactor* InferenceService::Score(grpc::CallbackServerContext* context,
                                                   const v1::ScoreRequest* request,
                                                   v1::ScoreResponse* response) {
-  auto call = std::make_shared<ScoreCall>(tokenizer_);
+  auto call = std::make_shared<ScoreCall>(tokenizer_, context);
   grpc::ServerUnaryReactor* reactor = ScoreCall::Start(call, engine_, response);
   AddScore(*context, request, call);
   return reactor;
@@ -353,7 +397,7 @@ grpc::ServerUnaryReactor* InferenceService::Score(grpc::CallbackServerContext* c
 
 grpc::ServerWriteReactor<v1::ScoreUpdate>* InferenceService::ScoreStream(
     grpc::CallbackServerContext* context, const v1::ScoreRequest* request) {
-  auto call = std::make_shared<ScoreCall>(tokenizer_);
+  auto call = std::make_shared<ScoreCall>(tokenizer_, context);
   grpc::ServerWriteReactor<v1::ScoreUpdate>* reactor = ScoreCall::StartStream(call, engine_);
   AddScore(*context, request, call);
   return reactor;
@@ -362,20 +406,9 @@ grpc::ServerWriteReactor<v1::ScoreUpdate>* InferenceService::ScoreStream(
 void InferenceService::AddScore(grpc::CallbackServerContext& context,
                                 const v1::ScoreRequest* request,
                                 const std::shared_ptr<ScoreCall>& call) {
-  GenerateSpec spec{.max_tokens = 1,
-                    .policy = request->policy(),
-                    .kv = request->kv(),
-                    .score = true,
-                    .decode_from = request->decode_from()};
-  if (request->has_logprobs()) {
-    // Values beyond int32 become INT32_MAX, which is refused as every other above the limit.
-    spec.sampling.logprobs =
-        static_cast<int32_t>(std::min<uint32_t>(request->logprobs(), INT32_MAX));
-  }
+  GenerateSpec spec = WithoutPrompt(*request);
   TakeHeaders(context, spec);
-  if (!spec.followed_id.empty()) {
-    context.AddTrailingMetadata(kRequestIdHeader, spec.followed_id);
-  }
+  call->SetFollowedId(spec.followed_id);
   const size_t tokens = static_cast<size_t>(request->tokens().ids_size());
   const absl::Status fits = request->has_text() ? CheckText(request->text(), /*score=*/true)
                                                 : CheckTokens(tokens, /*score=*/true);
@@ -394,15 +427,14 @@ void InferenceService::AddScore(grpc::CallbackServerContext& context,
 
 void InferenceService::SubmitScore(const std::shared_ptr<ScoreCall>& call,
                                    const v1::ScoreRequest& request, GenerateSpec spec) {
-  if (request.has_text()) {
-    absl::StatusOr<std::vector<TokenId>> tokens = tokenizer_.Encode(request.text(), {});
-    if (!tokens.ok()) {
-      Refuse(call, spec, tokens.status());
-      return;
-    }
-    spec.prompt = *std::move(tokens);
-  } else {
-    spec.prompt.assign(request.tokens().ids().begin(), request.tokens().ids().end());
+  absl::StatusOr<std::vector<TokenId>> prompt = PromptOf(request);
+  if (!prompt.ok()) {
+    Refuse(call, spec, prompt.status());
+    return;
+  }
+  spec.prompt = *std::move(prompt);
+  if (journaled_ != nullptr) {
+    call->SetJournaled(journaled_->Begin(request, spec));
   }
   ScoreCall::Submit(call, engine_, std::move(spec));
 }

@@ -3,11 +3,11 @@
 // InferenceService: lamina.v1.Inference over an Engine. Asynchronous: no thread per call.
 //
 // Threading: gRPC's threads, on which nodes tell that they live, only check lengths, in constant
-// time or once over the messages of a chat. A text of which too many tokens are certain is refused
-// there; all others are rendered and tokenized by a pool of threads, which holds a bounded number
-// of them. The engine's thread hands output to the streams. A request for structured output waits
-// for its grammar on another thread, so that a form which is wrong or too complex never
-// reaches the engine.
+// time or once over the messages of a chat, or over the prompt of a score that a client attaches
+// to. A text of which too many tokens are certain is refused there; all others are rendered and
+// tokenized by a pool of threads, which holds a bounded number of them. The engine's thread hands
+// output to the streams. A request for structured output waits for its grammar on another thread,
+// so that a form which is wrong or too complex never reaches the engine.
 
 #pragma once
 
@@ -59,6 +59,8 @@ class InferenceService final : public v1::Inference::CallbackService {
                                   v1::ScoreResponse* response) override;
   grpc::ServerWriteReactor<v1::ScoreUpdate>* ScoreStream(grpc::CallbackServerContext* context,
                                                          const v1::ScoreRequest* request) override;
+  grpc::ServerWriteReactor<v1::ScoreUpdate>* AttachScore(grpc::CallbackServerContext* context,
+                                                         const v1::AttachRequest* request) override;
   grpc::ServerUnaryReactor* Tokenize(grpc::CallbackServerContext* context,
                                      const v1::TokenizeRequest* request,
                                      v1::TokenizeResponse* response) override;
@@ -74,12 +76,14 @@ class InferenceService final : public v1::Inference::CallbackService {
 
  private:
   absl::StatusOr<std::vector<TokenId>> PromptOf(const v1::GenerateRequest& request) const;
+  absl::StatusOr<std::vector<TokenId>> PromptOf(const v1::ScoreRequest& request) const;
   // Whether a text may be a prompt, by its bytes alone: before it is tokenized.
   absl::Status CheckText(absl::string_view text, bool score) const;
   absl::Status CheckTokens(size_t tokens, bool score, absl::string_view before = "") const;
   absl::StatusOr<std::string> Render(const v1::Chat& chat) const;
   absl::StatusOr<std::vector<TokenId>> EncodeRendered(const std::string& text) const;
   absl::StatusOr<GenerateSpec> SpecOf(const v1::GenerateRequest& request) const;
+  absl::StatusOr<GenerateSpec> SpecOf(const v1::ScoreRequest& request) const;
 
   // In the pool: what is left to do of a call. `followed` has the names of its headers.
   void Submit(const std::shared_ptr<GenerateCall>& call, const v1::GenerateRequest& request,

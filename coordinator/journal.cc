@@ -182,8 +182,10 @@ JournaledRequest::JournaledRequest(Journal& journal, uint64_t number,
   }
 }
 
-JournaledRequest::~JournaledRequest() {
-  if (recorded_) {
+JournaledRequest::~JournaledRequest() { End(); }
+
+void JournaledRequest::End() {
+  if (recorded_.exchange(false)) {
     journal_.Ended(record_.number);
   }
 }
@@ -217,6 +219,15 @@ void JournaledRequest::Committed(const ChoiceOutput& output) {
   if (!record.tokens.empty() || record.finish != plan::FinishReason::kNone) {
     journal_.Committed(record);
   }
+}
+
+std::shared_ptr<RequestSink> RecordedSink(const GenerateSpec& spec,
+                                          std::shared_ptr<RequestSink> sink,
+                                          std::shared_ptr<JournaledRequest> request) {
+  if (spec.begins_anew()) {
+    return std::make_shared<AcceptanceSink>(std::move(sink), std::move(request));
+  }
+  return std::make_shared<JournalingSink>(std::move(sink), std::move(request));
 }
 
 }  // namespace lamina::coordinator

@@ -123,6 +123,8 @@ class JournaledRequest {
   void Committed(const ChoiceOutput& output);
   // It stays unfinished when this goes.
   void LeaveOpen() { recorded_ = false; }
+  // It ends now, and not when this goes.
+  void End();
 
   // Whether a coordinator that comes after this one may go on with it.
   bool is_recorded() const { return recorded_ && journal_.on(); }
@@ -139,29 +141,46 @@ class JournaledRequest {
   std::vector<Choice> choices_;  // Up to the last one that was told or written.
 };
 
-// Records what it passes on.
-class JournalingSink final : public RequestSink {
+// Passes all on, and records that the request was accepted, from which alone one that begins anew
+// is gone on with.
+class AcceptanceSink : public RequestSink {
  public:
-  JournalingSink(std::shared_ptr<RequestSink> sink, std::shared_ptr<JournaledRequest> request)
+  AcceptanceSink(std::shared_ptr<RequestSink> sink, std::shared_ptr<JournaledRequest> request)
       : sink_(std::move(sink)), request_(std::move(request)) {}
 
   void OnAccepted(const std::string& request_id) override {
     request_->Accepted(request_id);
     sink_->OnAccepted(request_id);
   }
-  void OnOutput(ChoiceOutput output) override {
-    request_->Committed(output);
-    sink_->OnOutput(std::move(output));
-  }
+  void OnOutput(ChoiceOutput output) override { sink_->OnOutput(std::move(output)); }
   void OnProgress(uint32_t tokens_done) override { sink_->OnProgress(tokens_done); }
   void OnScores(std::vector<float> logprobs, std::vector<plan::TokenRank> ranks) override {
     sink_->OnScores(std::move(logprobs), std::move(ranks));
   }
   void OnDone(const absl::Status& status) override { sink_->OnDone(status); }
 
+ protected:
+  JournaledRequest& request() { return *request_; }
+
  private:
   const std::shared_ptr<RequestSink> sink_;
   const std::shared_ptr<JournaledRequest> request_;
 };
+
+// Records the tokens, too.
+class JournalingSink final : public AcceptanceSink {
+ public:
+  using AcceptanceSink::AcceptanceSink;
+
+  void OnOutput(ChoiceOutput output) override {
+    request().Committed(output);
+    AcceptanceSink::OnOutput(std::move(output));
+  }
+};
+
+// One of these in front of `sink`: what the journal needs of a request that asks for `spec`.
+std::shared_ptr<RequestSink> RecordedSink(const GenerateSpec& spec,
+                                          std::shared_ptr<RequestSink> sink,
+                                          std::shared_ptr<JournaledRequest> request);
 
 }  // namespace lamina::coordinator

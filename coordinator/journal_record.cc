@@ -14,10 +14,16 @@
 namespace lamina::coordinator {
 namespace {
 
-constexpr absl::string_view kMagic = "LMNJRNL2";
+constexpr absl::string_view kMagic = "LMNJRNL3";
 constexpr size_t kFrameBytes = 12;  // Size and checksum.
 
-enum class Kind : uint8_t { kIdentity = 1, kAccepted = 2, kCommitted = 3, kEnded = 4 };
+enum class Kind : uint8_t {
+  kIdentity = 1,
+  kAccepted = 2,
+  kCommitted = 3,
+  kEnded = 4,
+  kAcceptedScore = 5
+};
 
 constexpr uint8_t kOutside = 1;  // A flag of a token.
 
@@ -139,7 +145,9 @@ class Replay {
         contents_.identity = in.Text();
         return in.ok();
       case Kind::kAccepted:
-        return TakeAccepted(in);
+        return TakeAccepted(in, /*score=*/false);
+      case Kind::kAcceptedScore:
+        return TakeAccepted(in, /*score=*/true);
       case Kind::kCommitted:
         return TakeCommitted(in);
       case Kind::kEnded: {
@@ -160,8 +168,8 @@ class Replay {
   }
 
  private:
-  bool TakeAccepted(Reader& in) {
-    AcceptedRecord accepted{.number = in.Long()};
+  bool TakeAccepted(Reader& in, bool score) {
+    AcceptedRecord accepted{.number = in.Long(), .score = score};
     accepted.id = in.Text();
     accepted.followed_id = in.Text();
     accepted.message = in.Text();
@@ -218,7 +226,7 @@ std::string JournalHead(absl::string_view identity) {
 }
 
 std::string Encode(const AcceptedRecord& record) {
-  Writer out(Kind::kAccepted);
+  Writer out(record.score ? Kind::kAcceptedScore : Kind::kAccepted);
   out.Long(record.number);
   out.Text(record.id);
   out.Text(record.followed_id);

@@ -21,7 +21,10 @@ struct AcceptedRecord {
   uint64_t number = 0;  // By which the other records name the request; never 0.
   std::string id;
   std::string followed_id;
-  std::string message;  // lamina.v1.GenerateRequest: the prompt as tokens, the seed set.
+  // lamina.v1.GenerateRequest: the prompt as tokens, the seed set; or lamina.v1.ScoreRequest with
+  // the prompt as tokens.
+  std::string message;
+  bool score = false;  // Which of them.
 };
 
 struct CommittedRecord {

@@ -20,17 +20,36 @@ constexpr auto kLook = std::chrono::milliseconds(100);
 // for each node that comes would compute them again.
 constexpr Nanos kAllNodesWait = Seconds(5);
 
+void SetTokens(const std::vector<TokenId>& tokens, v1::Tokens& message) {
+  message.clear_ids();
+  message.mutable_ids()->Add(tokens.begin(), tokens.end());
+}
+
 // The message as the journal has it: nothing of it depends on when it is read.
 std::string MessageOf(const v1::GenerateRequest& message, const GenerateSpec& spec) {
   v1::GenerateRequest resolved = message;
-  v1::Tokens& prompt = *resolved.mutable_tokens();
-  prompt.clear_ids();
-  prompt.mutable_ids()->Add(spec.prompt.begin(), spec.prompt.end());
+  SetTokens(spec.prompt, *resolved.mutable_tokens());
   resolved.mutable_sampling()->set_seed(spec.sampling.seed);
   resolved.clear_prompt_tokens_max();
   resolved.clear_truncate_end();
   resolved.clear_request_id();  // The record has the one that it was given.
   return resolved.SerializeAsString();
+}
+
+std::string MessageOf(const v1::ScoreRequest& message, const GenerateSpec& spec) {
+  v1::ScoreRequest resolved = message;
+  SetTokens(spec.prompt, *resolved.mutable_tokens());
+  return resolved.SerializeAsString();
+}
+
+template <typename Message>
+absl::StatusOr<GenerateSpec> SpecIn(const std::string& bytes,
+                                    const JournaledRequests::SpecFunction<Message>& spec_of,
+                                    Message& message) {
+  if (!message.ParseFromString(bytes)) {
+    return absl::DataLossError("it is no message of lamina.v1");
+  }
+  return spec_of(message);
 }
 
 std::vector<uint32_t> TokensOf(const std::vector<GeneratedChoice>& choices) {
@@ -65,34 +84,6 @@ bool HasAny(const std::vector<ReceivedTokens>& received) {
 
 }  // namespace
 
-class JournaledRequests::EnginesWord final : public RequestSink {
- public:
-  EnginesWord(std::shared_ptr<RequestSink> sink, std::shared_ptr<std::atomic<Given>> given)
-      : sink_(std::move(sink)), given_(std::move(given)) {}
-
-  void OnAccepted(const std::string& request_id) override {
-    *given_ = Given::kTaken;
-    sink_->OnAccepted(request_id);
-  }
-  void OnOutput(ChoiceOutput output) override { sink_->OnOutput(std::move(output)); }
-  void OnProgress(uint32_t tokens_done) override { sink_->OnProgress(tokens_done); }
-  void OnScores(std::vector<float> logprobs, std::vector<plan::TokenRank> ranks) override {
-    sink_->OnScores(std::move(logprobs), std::move(ranks));
-  }
-  void OnDone(const absl::Status& status) override {
-    if (*given_ == Given::kAsked && absl::IsUnavailable(status)) {
-      *given_ = Given::kRefused;
-      return;
-    }
-    *given_ = Given::kTaken;
-    sink_->OnDone(status);
-  }
-
- private:
-  const std::shared_ptr<RequestSink> sink_;
-  const std::shared_ptr<std::atomic<Given>> given_;
-};
-
 JournaledRequests::~JournaledRequests() {
   {
     const std::lock_guard lock(mutex_);
@@ -103,7 +94,7 @@ JournaledRequests::~JournaledRequests() {
     thread_.join();
   }
   for (auto& [id, left] : left_) {
-    if (left.waits()) {
+    if (left.sink->Settle() == ResumedSink::State::kWaits) {
       left.journaled->LeaveOpen();
     }
   }
@@ -111,16 +102,23 @@ JournaledRequests::~JournaledRequests() {
 
 std::shared_ptr<JournaledRequest> JournaledRequests::Begin(const v1::GenerateRequest& message,
                                                            const GenerateSpec& spec) {
-  if (!journal_.on() || spec.beams.width > 0) {
-    return nullptr;
-  }
-  return std::make_shared<JournaledRequest>(journal_,
-                                            AcceptedRecord{.number = journal_.NewNumber(),
-                                                           .followed_id = spec.followed_id,
-                                                           .message = MessageOf(message, spec)});
+  return journal_.on() ? MakeRequest({.message = MessageOf(message, spec)}, spec) : nullptr;
 }
 
-void JournaledRequests::Resume(const SpecFunction& spec_of) {
+std::shared_ptr<JournaledRequest> JournaledRequests::Begin(const v1::ScoreRequest& message,
+                                                           const GenerateSpec& spec) {
+  return journal_.on() ? MakeRequest({.message = MessageOf(message, spec), .score = true}, spec)
+                       : nullptr;
+}
+
+std::shared_ptr<JournaledRequest> JournaledRequests::MakeRequest(AcceptedRecord record,
+                                                                 const GenerateSpec& spec) {
+  record.number = journal_.NewNumber();
+  record.followed_id = spec.followed_id;
+  return std::make_shared<JournaledRequest>(journal_, std::move(record));
+}
+
+void JournaledRequests::Resume(const SpecFunctions& spec_of) {
   began_ = clock_.Now();
   for (UnfinishedRequest& unfinished : journal_.TakeUnfinished()) {
     Take(std::move(unfinished), spec_of);
@@ -134,15 +132,15 @@ void JournaledRequests::Resume(const SpecFunction& spec_of) {
   }
 }
 
-void JournaledRequests::Take(UnfinishedRequest unfinished, const SpecFunction& spec_of) {
+void JournaledRequests::Take(UnfinishedRequest unfinished, const SpecFunctions& spec_of) {
   const AcceptedRecord& accepted = unfinished.accepted;
   auto journaled =
       std::make_shared<JournaledRequest>(journal_, accepted.number, TokensOf(unfinished.choices));
   v1::GenerateRequest message;
-  absl::StatusOr<GenerateSpec> spec =
-      message.ParseFromString(accepted.message)
-          ? spec_of(message)
-          : absl::StatusOr<GenerateSpec>(absl::DataLossError("it is no message of lamina.v1"));
+  v1::ScoreRequest score;
+  absl::StatusOr<GenerateSpec> spec = accepted.score
+                                          ? SpecIn(accepted.message, spec_of.score, score)
+                                          : SpecIn(accepted.message, spec_of.generate, message);
   if (spec.ok() && (spec->choices > kChoicesMax || spec->choices < unfinished.choices.size())) {
     spec = absl::DataLossError(absl::StrCat("it asks for ", spec->choices, " choices, and has ",
                                             unfinished.choices.size()));
@@ -152,21 +150,27 @@ void JournaledRequests::Take(UnfinishedRequest unfinished, const SpecFunction& s
                " cannot be gone on with: ", spec.status().message());
     return;
   }
-  Left left{.key = Engine::NewKey(),
+  spec->request_id = accepted.id;
+  spec->followed_id = accepted.followed_id.empty() ? accepted.id : accepted.followed_id;
+  spec->accepted_before = true;
+  std::vector<GeneratedChoice> generated = std::move(unfinished.choices);
+  generated.resize(spec->begins_anew() ? 0 : spec->choices);
+  const uint64_t key = Engine::NewKey();
+  auto answer =
+      std::make_shared<KeptAnswer>(accepted.id, [&engine = engine_, key] { engine.Cancel(key); });
+  std::shared_ptr<RequestSink> sink = answer;
+  if (spec->best > 0) {
+    sink = std::make_shared<BestChoices>(std::move(sink), spec->best);
+  }
+  sink = RecordedSink(*spec, std::move(sink), journaled);
+  Left left{.key = key,
             .number = accepted.number,
-            .spec = *spec,
-            .followed_id = accepted.followed_id.empty() ? accepted.id : accepted.followed_id,
-            .prompt = spec->prompt,
+            .spec = *std::move(spec),
             .with_logprobs = message.sampling().has_logprobs(),
             .return_prompt = message.return_prompt(),
-            .journaled = std::move(journaled)};
-  left.spec.request_id = accepted.id;
-  left.spec.followed_id = left.followed_id;
-  left.spec.accepted_before = true;
-  left.spec.generated = std::move(unfinished.choices);
-  left.spec.generated.resize(left.spec.choices);
-  left.answer = std::make_shared<KeptAnswer>(
-      accepted.id, [&engine = engine_, key = left.key] { engine.Cancel(key); });
+            .journaled = std::move(journaled),
+            .answer = std::move(answer),
+            .sink = std::make_shared<ResumedSink>(std::move(sink), std::move(generated))};
   // One of an id that is free again may still be on its way to its client: the later one counts.
   left_.insert_or_assign(accepted.id, std::move(left));
 }
@@ -212,72 +216,88 @@ void JournaledRequests::Run() {
 }
 
 void JournaledRequests::Submit(Left& left) {
-  *left.given = Given::kAsked;
-  std::shared_ptr<RequestSink> sink = left.answer;
-  if (left.spec.best > 0) {
-    sink = std::make_shared<BestChoices>(std::move(sink), left.spec.best);
-  }
-  sink = std::make_shared<JournalingSink>(std::move(sink), left.journaled);
-  engine_.Submit(left.spec, left.key, std::make_shared<EnginesWord>(std::move(sink), left.given));
+  GenerateSpec spec = left.spec;
+  spec.generated = left.sink->Give();
+  engine_.Submit(std::move(spec), left.key, left.sink);
 }
 
 bool JournaledRequests::IsOver(Left& left, bool too_late) {
-  if (*left.given == Given::kAsked) {
-    return false;  // It may have to wait again.
-  }
-  if (!left.waits()) {
-    if (left.answer->connected()) {
-      return true;
-    }
-    if (too_late) {
-      engine_.Cancel(left.key);
-    }
-    return too_late;
-  }
-  if (left.answer->gone()) {
+  if (left.waits() && left.answer->gone()) {
     left.answer->OnDone(absl::CancelledError("the client has gone"));
     return true;
   }
-  if (too_late) {
+  if (!too_late) {
+    return left.sink->state() == ResumedSink::State::kSettled && left.answer->connected();
+  }
+  if (left.sink->Settle() == ResumedSink::State::kWaits) {
     left.answer->OnDone(absl::UnavailableError(
         absl::StrCat("the cluster had no room for it within ", ToSeconds(limits_.keep),
                      " s of the coordinator's start (coordinator.journal_keep)")));
+  } else if (!left.answer->connected()) {
+    engine_.Cancel(left.key);
   }
-  return too_late;
+  return true;
+}
+
+absl::StatusOr<const JournaledRequests::Left*> JournaledRequests::Find(
+    const std::string& request_id, bool score) const {
+  const auto found = left_.find(request_id);
+  if (found == left_.end() || found->second.spec.score != score ||
+      found->second.answer->connected()) {
+    return absl::NotFoundError("no request of that id waits for its client");
+  }
+  return &found->second;
 }
 
 grpc::ServerWriteReactor<v1::GenerateResponse>* JournaledRequests::Attach(
     grpc::CallbackServerContext* context, const v1::AttachRequest& request) {
   const std::vector<ReceivedTokens> received = ReceivedOf(request);
   std::unique_lock lock(mutex_);
-  const auto found = left_.find(request.request_id());
-  absl::Status refused;
-  if (found == left_.end() || found->second.answer->connected()) {
-    refused = absl::NotFoundError("no request of that id waits for its client");
-  } else if (const uint32_t choices = found->second.spec.choices; received.size() > choices) {
-    refused = absl::InvalidArgumentError(absl::StrCat("the client has tokens of ", received.size(),
-                                                      " choices (further); there are ", choices));
+  absl::StatusOr<const Left*> found = Find(request.request_id(), /*score=*/false);
+  if (found.ok() && received.size() > (*found)->spec.choices) {
+    found = absl::InvalidArgumentError(absl::StrCat("the client has tokens of ", received.size(),
+                                                    " choices (further); there are ",
+                                                    (*found)->spec.choices));
   }
-  if (!refused.ok()) {
+  if (!found.ok()) {
     lock.unlock();
     const auto call = std::make_shared<GenerateCall>(false, tokenizer_, context);
     auto* const reactor = GenerateCall::Start(call, engine_);
-    call->OnDone(refused);
+    call->OnDone(found.status());
     return reactor;
   }
-  const Left& left = found->second;
+  const Left& left = **found;
   const auto call =
       std::make_shared<GenerateCall>(left.with_logprobs, tokenizer_, context, left.key);
   auto* const reactor = GenerateCall::Start(call, engine_);
-  call->SetFollowedId(left.followed_id);
-  call->SetPromptTokens(left.prompt.size());
+  call->SetFollowedId(left.spec.followed_id);
+  call->SetPromptTokens(left.spec.prompt.size());
   call->SetJournaled(left.journaled);
   if (left.return_prompt && !HasAny(received)) {
-    call->ReturnPrompt(left.prompt);
+    call->ReturnPrompt(left.spec.prompt);
   }
   // Under the lock, nobody else connects.
   left.answer->Connect(
       call, [call] { return call->IsCancelled(); }, received);
+  return reactor;
+}
+
+grpc::ServerWriteReactor<v1::ScoreUpdate>* JournaledRequests::AttachScore(
+    grpc::CallbackServerContext* context, const v1::AttachRequest& request) {
+  const std::lock_guard lock(mutex_);
+  const absl::StatusOr<const Left*> found = Find(request.request_id(), /*score=*/true);
+  const uint64_t key = found.ok() ? (*found)->key : Engine::NewKey();
+  const auto call = std::make_shared<ScoreCall>(tokenizer_, context, key);
+  auto* const reactor = ScoreCall::StartStream(call, engine_);
+  if (!found.ok()) {
+    call->OnDone(found.status());
+    return reactor;
+  }
+  const Left& left = **found;
+  call->SetFollowedId(left.spec.followed_id);
+  call->SetJournaled(left.journaled);
+  call->SetPrompt(left.spec.prompt);
+  left.answer->Connect(call, [call] { return call->IsCancelled(); }, {});
   return reactor;
 }
 
@@ -288,8 +308,8 @@ bool JournaledRequests::Cancel(const std::string& request_id) {
     return false;
   }
   Left& left = found->second;
-  *left.given = Given::kTaken;
-  left.journaled.reset();  // No coordinator goes on with it.
+  left.sink->Settle();
+  left.journaled->End();  // No coordinator goes on with it.
   left.answer->OnDone(absl::CancelledError("cancelled by its id"));
   return true;
 }

@@ -5,9 +5,10 @@
 // again.
 //
 // A request that was left waits until the cluster serves; then the engine prefills its prompt and
-// its committed tokens, and goes on. One that comes to the engine when nodes have just been lost
-// waits again. Its answer is kept until its client comes, or for `keep` after the start: then the
-// request ends.
+// its committed tokens, and goes on. Searches and scores begin anew. One that comes to the engine
+// when nodes have just been lost, or that the cluster stops serving, waits again (resumed_sink.h).
+// Its answer is kept until its client comes, or for `keep` after the start: then the request ends,
+// or goes on as others do if its client is there.
 //
 // Threading: any; a thread of its own until nothing is left to go on with. Does not wait.
 // Limits: what the journal has, which are requests that ran or waited at once.
@@ -32,6 +33,8 @@
 #include "coordinator/generate_call_service.h"
 #include "coordinator/journal.h"
 #include "coordinator/kept_answer.h"
+#include "coordinator/resumed_sink.h"
+#include "coordinator/score_call_service.h"
 #include "lamina/v1/inference.grpc.pb.h"
 #include "model/tokenizer/tokenizer.h"
 
@@ -40,7 +43,12 @@ namespace lamina::coordinator {
 class JournaledRequests {
  public:
   // What the engine is asked by a message.
-  using SpecFunction = std::function<absl::StatusOr<GenerateSpec>(const v1::GenerateRequest&)>;
+  template <typename Message>
+  using SpecFunction = std::function<absl::StatusOr<GenerateSpec>(const Message&)>;
+  struct SpecFunctions {
+    SpecFunction<v1::GenerateRequest> generate;
+    SpecFunction<v1::ScoreRequest> score;
+  };
 
   struct Limits {
     Nanos keep = Seconds(60);
@@ -56,17 +64,22 @@ class JournaledRequests {
   JournaledRequests(const JournaledRequests&) = delete;
   JournaledRequests& operator=(const JournaledRequests&) = delete;
 
-  // The part of the journal that a new request has; null where it has none: a beam search, or where
-  // the journal is off. `spec` is what the message was made.
+  // The part of the journal that a new request has; null where the journal is off. `spec` is what
+  // the message was made.
   std::shared_ptr<JournaledRequest> Begin(const v1::GenerateRequest& message,
                                           const GenerateSpec& spec);
+  std::shared_ptr<JournaledRequest> Begin(const v1::ScoreRequest& message,
+                                          const GenerateSpec& spec);
 
-  // Goes on with what the journal has; once, before Attach().
-  void Resume(const SpecFunction& spec_of);
+  // Goes on with what the journal has; once, before anybody attaches.
+  void Resume(const SpecFunctions& spec_of);
   // So many, whether they have been gone on with yet or not.
   uint64_t resumed() const { return resumed_.load(std::memory_order_relaxed); }
 
   grpc::ServerWriteReactor<v1::GenerateResponse>* Attach(grpc::CallbackServerContext* context,
+                                                         const v1::AttachRequest& request);
+  // Goes once over the prompt.
+  grpc::ServerWriteReactor<v1::ScoreUpdate>* AttachScore(grpc::CallbackServerContext* context,
                                                          const v1::AttachRequest& request);
 
   // Ends the request of that id if the engine was not given it yet; its client is told, also if it
@@ -74,29 +87,23 @@ class JournaledRequests {
   bool Cancel(const std::string& request_id);
 
  private:
-  // What the engine says to a request; between it and the answer.
-  class EnginesWord;
-
-  // Whether the engine has it. Refused: the cluster had stopped serving, so that it waits again.
-  enum class Given : uint8_t { kNo, kAsked, kTaken, kRefused };
-
   struct Left {
     uint64_t key = 0;
     uint64_t number = 0;  // The journal's.
-    GenerateSpec spec;
-    std::string followed_id;
-    std::vector<TokenId> prompt;
+    GenerateSpec spec;    // Without `generated`, which `sink` has.
     bool with_logprobs = false;
     bool return_prompt = false;
-    std::shared_ptr<JournaledRequest> journaled;  // Null once it is cancelled.
+    std::shared_ptr<JournaledRequest> journaled;
     std::shared_ptr<KeptAnswer> answer;
-    // kTaken also once it is cancelled. The engine's thread changes it from kAsked.
-    std::shared_ptr<std::atomic<Given>> given = std::make_shared<std::atomic<Given>>(Given::kNo);
+    std::shared_ptr<ResumedSink> sink;  // Through which the engine's words come to the answer.
 
-    bool waits() const { return *given == Given::kNo || *given == Given::kRefused; }
+    bool waits() const { return sink->state() == ResumedSink::State::kWaits; }
   };
 
-  void Take(UnfinishedRequest unfinished, const SpecFunction& spec_of);
+  std::shared_ptr<JournaledRequest> MakeRequest(AcceptedRecord record, const GenerateSpec& spec);
+  void Take(UnfinishedRequest unfinished, const SpecFunctions& spec_of);
+  // Guarded by mutex_: the request that waits for its client. Errors: kNotFound.
+  absl::StatusOr<const Left*> Find(const std::string& request_id, bool score) const;
   void Run();
   // How many the engine can be given now.
   size_t Room() const;

@@ -23,6 +23,10 @@ bool KeptAnswer::Connect(std::shared_ptr<RequestSink> sink, std::function<bool()
   for (ChoiceOutput& output : std::exchange(outputs_, {})) {
     Pass(std::move(output));
   }
+  if (scores_.has_value() && sink_ != nullptr) {
+    sink_->OnScores(std::move(scores_->logprobs), std::move(scores_->ranks));
+    scores_.reset();
+  }
   if (done_.has_value() && sink_ != nullptr) {
     std::exchange(sink_, nullptr)->OnDone(*done_);
   }
@@ -36,7 +40,8 @@ bool KeptAnswer::connected() const {
 
 bool KeptAnswer::gone() const {
   const std::lock_guard lock(mutex_);
-  return gone_ != nullptr && gone_();
+  const bool was_refused = connected_ && sink_ == nullptr && !done_.has_value();
+  return was_refused || (gone_ != nullptr && gone_());
 }
 
 // The engine forgets a cancellation that comes before the request.
@@ -59,6 +64,15 @@ void KeptAnswer::OnProgress(uint32_t tokens_done) {
   const std::lock_guard lock(mutex_);
   if (sink_ != nullptr) {
     sink_->OnProgress(tokens_done);
+  }
+}
+
+void KeptAnswer::OnScores(std::vector<float> logprobs, std::vector<plan::TokenRank> ranks) {
+  const std::lock_guard lock(mutex_);
+  if (sink_ != nullptr) {
+    sink_->OnScores(std::move(logprobs), std::move(ranks));
+  } else if (!connected_) {
+    scores_ = Scores{.logprobs = std::move(logprobs), .ranks = std::move(ranks)};
   }
 }
 

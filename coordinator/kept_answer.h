@@ -2,10 +2,10 @@
 //
 // KeptAnswer: the answer to a request that a coordinator has gone on with after a restart, kept
 // until its client has come back, who says how much of it has been received, and passed on from
-// there.
+// there. Scores are received as a whole, or not at all.
 //
 // Threading: any; one call of the engine's thread at a time.
-// Limits: at most one entry per token of the request is kept.
+// Limits: at most one entry per token of the request is kept, and the scores of one prompt.
 
 #pragma once
 
@@ -44,16 +44,20 @@ class KeptAnswer final : public RequestSink {
   bool Connect(std::shared_ptr<RequestSink> sink, std::function<bool()> gone,
                const std::vector<ReceivedTokens>& received);
   bool connected() const;
-  // Connected, and the client has gone since.
+  // Connected, and the client has gone since, or was told that it has other tokens.
   bool gone() const;
 
   void OnAccepted(const std::string& request_id) override;
   void OnOutput(ChoiceOutput output) override;
   void OnProgress(uint32_t tokens_done) override;
-  void OnScores(std::vector<float>, std::vector<plan::TokenRank>) override {}
+  void OnScores(std::vector<float> logprobs, std::vector<plan::TokenRank> ranks) override;
   void OnDone(const absl::Status& status) override;
 
  private:
+  struct Scores {
+    std::vector<float> logprobs;
+    std::vector<plan::TokenRank> ranks;
+  };
   struct Choice {
     ReceivedTokens received;
     uint32_t passed = 0;  // Tokens passed on, or over.
@@ -68,7 +72,8 @@ class KeptAnswer final : public RequestSink {
   const std::function<void()> cancel_;
 
   mutable std::mutex mutex_;
-  std::vector<ChoiceOutput> outputs_;  // Until somebody comes.
+  std::vector<ChoiceOutput> outputs_;  // These two until somebody comes.
+  std::optional<Scores> scores_;
   std::optional<absl::Status> done_;
   bool connected_ = false;
   std::shared_ptr<RequestSink> sink_;  // Null before, and once the end is told.

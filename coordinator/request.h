@@ -52,9 +52,13 @@ struct GenerateSpec {
   bool score = false;        // Log-probabilities of the prompt; generates nothing.
   uint32_t decode_from = 0;  // SequenceJoin::decode_from of a score.
   bool accepted_before = false;  // By the coordinator before: a full queue takes it nonetheless.
-  // One for each choice, or empty: the request, no search, goes on behind these tokens, which the
-  // sink is told first, each by itself.
+  // One for each choice, or empty: the request, none that begins anew, goes on behind these tokens,
+  // which the sink is told first, each by itself.
   std::vector<GeneratedChoice> generated;
+
+  // Whether a coordinator that comes later begins it anew: answers of a search come all at once,
+  // and a score has no tokens behind which it could go on.
+  bool begins_anew() const { return score || beams.width > 0; }
 };
 
 struct ChoiceUsage {

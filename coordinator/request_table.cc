@@ -168,7 +168,7 @@ absl::Status RequestTable::Check(const GenerateSpec& spec) const {
 
 // They were tokens of such a request, unless the model or its limits have changed since.
 absl::Status RequestTable::CheckGenerated(const GenerateSpec& spec) const {
-  if (spec.generated.size() != spec.choices || spec.beams.width > 0 || spec.score) {
+  if (spec.generated.size() != spec.choices || spec.begins_anew()) {
     return absl::InvalidArgumentError(
         absl::StrCat("a request of ", spec.choices, " choices cannot go on behind tokens of ",
                      spec.generated.size(), ", and no beam search or score goes on at all"));

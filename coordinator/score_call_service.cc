@@ -4,6 +4,7 @@
 #include <cmath>
 #include <utility>
 
+#include "common/trace_context.h"
 #include "coordinator/generate_call_service.h"
 
 namespace lamina::coordinator {
@@ -16,6 +17,7 @@ class ScoreCall::UnaryReactor final : public grpc::ServerUnaryReactor, public Sc
   void OnCancel() override { call_->Cancel(engine_); }
   void OnDone() override { delete this; }
 
+  void SendMetadata() override { StartSendInitialMetadata(); }
   void TakeProgress(uint32_t, uint32_t) override {}
   void End(const absl::Status& status) override { Finish(ToGrpc(status)); }
 
@@ -49,6 +51,10 @@ class ScoreCall::StreamReactor final : public grpc::ServerWriteReactor<v1::Score
     delete this;
   }
 
+  void SendMetadata() override {
+    const std::lock_guard lock(call_->mutex_);
+    StartSendInitialMetadata();
+  }
   void TakeProgress(uint32_t tokens_done, uint32_t tokens) override {
     const std::lock_guard lock(call_->mutex_);
     waits_ = true;
@@ -122,21 +128,42 @@ void ScoreCall::Cancel(Engine& engine) {
   engine.Cancel(key_);
 }
 
+bool ScoreCall::IsCancelled() {
+  const std::lock_guard lock(mutex_);
+  return cancelled_;
+}
+
+void ScoreCall::SetPrompt(const std::vector<TokenId>& prompt) {
+  response_->mutable_tokens()->Add(prompt.begin(), prompt.end());
+  for (const TokenId token : prompt) {
+    const bool known = token >= 0 && static_cast<size_t>(token) < tokenizer_.vocabulary_size();
+    response_->add_texts(known ? tokenizer_.TokenBytes(token, /*skip_special=*/false) : "");
+  }
+}
+
 void ScoreCall::Submit(const std::shared_ptr<ScoreCall>& call, Engine& engine, GenerateSpec spec) {
-  v1::ScoreResponse* const response = call->response_;
-  const model::Tokenizer& tokenizer = call->tokenizer_;
-  response->mutable_tokens()->Add(spec.prompt.begin(), spec.prompt.end());
-  for (const TokenId token : spec.prompt) {
-    const bool known = token >= 0 && static_cast<size_t>(token) < tokenizer.vocabulary_size();
-    response->add_texts(known ? tokenizer.TokenBytes(token, /*skip_special=*/false) : "");
+  call->SetPrompt(spec.prompt);
+  std::shared_ptr<RequestSink> sink = call;
+  if (call->journaled_ != nullptr) {
+    sink = RecordedSink(spec, std::move(sink), call->journaled_);
   }
   std::unique_lock lock(call->mutex_);
   if (!call->cancelled_) {  // The engine forgets a cancellation that comes before the request.
-    engine.Submit(std::move(spec), call->key_, call);
+    engine.Submit(std::move(spec), call->key_, std::move(sink));
     return;
   }
   lock.unlock();
   call->OnDone(absl::CancelledError("the client has gone"));
+}
+
+void ScoreCall::OnAccepted(const std::string& request_id) {
+  if (followed_id_.empty()) {
+    followed_id_ = request_id;
+  }
+  if (journaled_ != nullptr && journaled_->is_recorded()) {
+    context_->AddInitialMetadata(kJournaledHeader, request_id);
+    listener_->SendMetadata();
+  }
 }
 
 void ScoreCall::OnScores(std::vector<float> logprobs, std::vector<plan::TokenRank> ranks) {
@@ -161,6 +188,12 @@ void ScoreCall::OnProgress(uint32_t tokens_done) {
   listener_->TakeProgress(tokens_done, static_cast<uint32_t>(response_->tokens_size()));
 }
 
-void ScoreCall::OnDone(const absl::Status& status) { listener_->End(status); }
+// A call whose end names no request has broken off, to its client.
+void ScoreCall::OnDone(const absl::Status& status) {
+  if (IsRequestId(followed_id_)) {
+    context_->AddTrailingMetadata(kRequestIdHeader, followed_id_);
+  }
+  listener_->End(status);
+}
 
 }  // namespace lamina::coordinator

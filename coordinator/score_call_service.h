@@ -1,19 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// ScoreCall: one Score or ScoreStream call of the Inference service. The engine's sink and the
-// reactor share it.
+// ScoreCall: one Score, ScoreStream or AttachScore call of the Inference service. The engine's sink
+// and the reactor share it.
 //
 // Threading: as written with the functions; a mutex decides between the request and the end of
 // its client.
 
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <mutex>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "coordinator/engine.h"
+#include "coordinator/journal.h"
 #include "lamina/v1/inference.grpc.pb.h"
 #include "model/tokenizer/tokenizer.h"
 
@@ -21,7 +24,10 @@ namespace lamina::coordinator {
 
 class ScoreCall final : public RequestSink {
  public:
-  explicit ScoreCall(const model::Tokenizer& tokenizer) : tokenizer_(tokenizer) {}
+  // `context` must live until the call is done. `key`: by which the engine knows the request.
+  ScoreCall(const model::Tokenizer& tokenizer, grpc::CallbackServerContext* context,
+            uint64_t key = Engine::NewKey())
+      : tokenizer_(tokenizer), context_(context), key_(key) {}
 
   // The reactor of the call, which keeps it. A client that goes, or whose deadline has passed,
   // cancels the request. `response` must live until the call is done.
@@ -31,11 +37,22 @@ class ScoreCall final : public RequestSink {
   static grpc::ServerWriteReactor<v1::ScoreUpdate>* StartStream(
       const std::shared_ptr<ScoreCall>& call, Engine& engine);
 
-  // Any thread, once, after Start(): gives the request, with its tokens and their texts in the
-  // answer, to the engine, or ends the call of a client that has gone.
+  // These before the request is submitted, or its kept answer connected.
+  void SetFollowedId(const std::string& id) { followed_id_ = id; }
+  // The request's part of the journal, or null. It is kept until the client has its answer.
+  void SetJournaled(std::shared_ptr<JournaledRequest> journaled) {
+    journaled_ = std::move(journaled);
+  }
+  // After Start(): the answer has these tokens, and their texts.
+  void SetPrompt(const std::vector<TokenId>& prompt);
+
+  // Any thread, once, after Start(): gives the request, with its prompt set here, to the engine, or
+  // ends the call of a client that has gone.
   static void Submit(const std::shared_ptr<ScoreCall>& call, Engine& engine, GenerateSpec spec);
 
-  void OnAccepted(const std::string&) override {}
+  bool IsCancelled();
+
+  void OnAccepted(const std::string& request_id) override;
   void OnOutput(ChoiceOutput) override {}
   void OnProgress(uint32_t tokens_done) override;
   void OnScores(std::vector<float> logprobs, std::vector<plan::TokenRank> ranks) override;
@@ -46,6 +63,7 @@ class ScoreCall final : public RequestSink {
   class Listener {
    public:
     virtual ~Listener() = default;
+    virtual void SendMetadata() = 0;  // Before all that follows.
     virtual void TakeProgress(uint32_t tokens_done, uint32_t tokens) = 0;
     // Once, last: the listener may be gone when this returns.
     virtual void End(const absl::Status& status) = 0;
@@ -56,7 +74,10 @@ class ScoreCall final : public RequestSink {
   void Cancel(Engine& engine);
 
   const model::Tokenizer& tokenizer_;
-  const uint64_t key_ = Engine::NewKey();
+  grpc::CallbackServerContext* const context_;
+  const uint64_t key_;
+  std::string followed_id_;  // Whoever has the request: the engine's thread once it was submitted.
+  std::shared_ptr<JournaledRequest> journaled_;
   v1::ScoreResponse* response_ = nullptr;  // Both live until OnDone() has ended the call.
   Listener* listener_ = nullptr;
 

@@ -15,6 +15,7 @@
 #include "control/reconnect_service.h"
 #include "control/tls_service.h"
 #include "gateway/resuming_generation.h"
+#include "gateway/resuming_score.h"
 #include "grpcpp/alarm.h"
 #include "grpcpp/grpcpp.h"
 #include "lamina/v1/cluster.grpc.pb.h"
@@ -29,7 +30,6 @@ using client::internal::FromProto;
 constexpr int kMessageBytesMax = 64 << 20;
 constexpr int kReconnectMillisMax = 1000;
 constexpr auto kCallSeconds = std::chrono::seconds(30);
-constexpr auto kScoreSeconds = std::chrono::seconds(600);
 // Prometheus gives up a scrape after 10 s by default.
 constexpr auto kMetricsSeconds = std::chrono::seconds(3);
 
@@ -76,6 +76,23 @@ absl::Status Explain(const grpc::Status& status) {
     return absl::UnavailableError("the coordinator cannot be reached; try again later");
   }
   return result;
+}
+
+// How a call with a stream has ended.
+StreamEnd EndOf(const grpc::ClientContext& context, const grpc::Status& status,
+                std::string journaled_id) {
+  // A coordinator that ends a stream says which request it was of.
+  const bool broke_off = status.error_code() == grpc::StatusCode::UNAVAILABLE &&
+                         context.GetServerTrailingMetadata().count(kRequestIdHeader) == 0;
+  return {
+      .status = Explain(status), .broke_off = broke_off, .journaled_id = std::move(journaled_id)};
+}
+
+// By which one may attach to the request; empty: one may not.
+std::string JournaledId(const grpc::ClientContext& context) {
+  const auto& metadata = context.GetServerInitialMetadata();
+  const auto id = metadata.find(kJournaledHeader);
+  return id == metadata.end() ? std::string() : std::string(id->second.data(), id->second.size());
 }
 
 // One call with a stream of an answer. The hold keeps it alive at the library while no read is
@@ -129,12 +146,8 @@ class GrpcStream final : public grpc::ClientReadReactor<v1::GenerateResponse>,
 
  private:
   void OnReadInitialMetadataDone(bool ok) override {
-    if (!ok) {
-      return;
-    }
-    const auto& metadata = context_.GetServerInitialMetadata();
-    if (const auto id = metadata.find(kJournaledHeader); id != metadata.end()) {
-      journaled_id_ = std::string(id->second.data(), id->second.size());
+    if (ok) {
+      journaled_id_ = JournaledId(context_);
     }
   }
 
@@ -163,13 +176,8 @@ class GrpcStream final : public grpc::ClientReadReactor<v1::GenerateResponse>,
 
   void OnDone(const grpc::Status& status) override {
     const std::shared_ptr<client::OpenCalls> open_calls = open_calls_;
-    // A coordinator that ends a stream says which request it was of.
-    const bool broke_off = status.error_code() == grpc::StatusCode::UNAVAILABLE &&
-                           context_.GetServerTrailingMetadata().count(kRequestIdHeader) == 0;
     // The last owner is the gateway's thread: the context's channel must not go in the library's.
-    post_([self = std::exchange(self_, nullptr),
-           end = StreamEnd{
-               .status = Explain(status), .broke_off = broke_off, .journaled_id = journaled_id_}] {
+    post_([self = std::exchange(self_, nullptr), end = EndOf(context_, status, journaled_id_)] {
       if (const EndFunction on_end = std::exchange(self->on_end_, nullptr); on_end != nullptr) {
         on_end(end);
       }
@@ -190,15 +198,88 @@ class GrpcStream final : public grpc::ClientReadReactor<v1::GenerateResponse>,
   std::shared_ptr<GrpcStream> self_;  // Until OnDone.
 };
 
+// One call with a stream that ends with the scores of a prompt.
+//
+// Threading: functions On...() in threads of the library, all else in the gateway's.
+template <typename Request>
+class GrpcScoreStream final : public grpc::ClientReadReactor<v1::ScoreUpdate>,
+                              public std::enable_shared_from_this<GrpcScoreStream<Request>> {
+ public:
+  using Method = void (v1::Inference::Stub::async::*)(grpc::ClientContext*, const Request*,
+                                                      grpc::ClientReadReactor<v1::ScoreUpdate>*);
+
+  GrpcScoreStream(Request request, Nanos wait_max, ScoreEndFunction on_end,
+                  const PostFunction& post, std::shared_ptr<client::OpenCalls> open_calls)
+      : request_(std::move(request)),
+        on_end_(std::move(on_end)),
+        post_(post),
+        open_calls_(std::move(open_calls)) {
+    context_.set_deadline(std::chrono::system_clock::now() + std::chrono::nanoseconds(wait_max));
+  }
+
+  void Start(v1::Inference::Stub& stub, Method method) {
+    self_ = this->shared_from_this();
+    open_calls_->Add(1);
+    (stub.async()->*method)(&context_, &request_, this);
+    this->StartRead(&update_);
+    this->StartCall();
+  }
+
+  void Cancel() {
+    on_end_ = nullptr;
+    context_.TryCancel();
+  }
+
+ private:
+  void OnReadInitialMetadataDone(bool ok) override {
+    if (ok) {
+      end_.stream.journaled_id = JournaledId(context_);
+    }
+  }
+
+  void OnReadDone(bool ok) override {
+    if (!ok) {
+      return;
+    }
+    end_.went_on = true;
+    if (update_.has_result()) {
+      end_.result = FromProto(update_.result());
+    }
+    this->StartRead(&update_);
+  }
+
+  void OnDone(const grpc::Status& status) override {
+    const std::shared_ptr<client::OpenCalls> open_calls = open_calls_;
+    end_.stream = EndOf(context_, status, std::move(end_.stream.journaled_id));
+    v1::ScoreUpdate().Swap(&update_);  // A large one is freed here.
+    // The last owner is the gateway's thread: the context's channel must not go in the library's.
+    post_([self = std::exchange(self_, nullptr)] {
+      if (const ScoreEndFunction on_end = std::exchange(self->on_end_, nullptr);
+          on_end != nullptr) {
+        on_end(std::move(self->end_));
+      }
+    });
+    open_calls->Add(-1);
+  }
+
+  const Request request_;
+  ScoreEndFunction on_end_;  // The gateway's thread; null once called, or cancelled.
+  const PostFunction& post_;
+  const std::shared_ptr<client::OpenCalls> open_calls_;
+  grpc::ClientContext context_;
+  v1::ScoreUpdate update_;
+  ScoreEnd end_;
+  std::shared_ptr<GrpcScoreStream> self_;  // Until OnDone.
+};
+
 template <typename Request, typename Response>
 struct UnaryCall {
   grpc::ClientContext context;
   Request request;
   Response response;
-  bool cancelled = false;  // The gateway's thread.
 };
 
-class GrpcBackend final : public Backend, private AnswerStreams {
+class GrpcBackend final : public Backend, private AnswerStreams, private ScoreStreams {
  public:
   GrpcBackend(const std::string& server, PostFunction post, const TlsFiles& tls,
               const control::Keepalive& keepalive)
@@ -222,10 +303,15 @@ class GrpcBackend final : public Backend, private AnswerStreams {
 
   CancelFunction Score(const client::Prompt& prompt, const client::ScoreOptions& options,
                        AnswerFunction<client::ScoreResult> done) override {
-    return Call<v1::ScoreResponse>(
-        *inference_->async(), &v1::Inference::Stub::async::Score,
-        client::internal::ToProto(prompt, options), kScoreSeconds, std::move(done),
-        [](const v1::ScoreResponse& response) { return FromProto(response); });
+    ScoreStreams& streams = *this;
+    const auto score = std::make_shared<ResumingScore>(streams, RealClock(), std::move(done));
+    score->Start(prompt, options);
+    // Its stream keeps it.
+    return [listens = std::weak_ptr<ResumingScore>(score)] {
+      if (const std::shared_ptr<ResumingScore> alive = listens.lock(); alive != nullptr) {
+        alive->Cancel();
+      }
+    };
   }
 
   void Tokenize(const client::Prompt& prompt, const client::ChatOptions& chat, bool add_special,
@@ -302,6 +388,27 @@ class GrpcBackend final : public Backend, private AnswerStreams {
     return call;
   }
 
+  CancelFunction BeginScore(const client::Prompt& prompt, const client::ScoreOptions& options,
+                            Nanos wait_max, ScoreEndFunction on_end) override {
+    return StartScore(client::internal::ToProto(prompt, options),
+                      &v1::Inference::Stub::async::ScoreStream, wait_max, std::move(on_end));
+  }
+
+  CancelFunction AttachScore(const AnswerPlace& place, Nanos wait_max,
+                             ScoreEndFunction on_end) override {
+    return StartScore(client::internal::ToProto(place), &v1::Inference::Stub::async::AttachScore,
+                      wait_max, std::move(on_end));
+  }
+
+  template <typename Request>
+  CancelFunction StartScore(Request request, typename GrpcScoreStream<Request>::Method method,
+                            Nanos wait_max, ScoreEndFunction on_end) {
+    auto call = std::make_shared<GrpcScoreStream<Request>>(std::move(request), wait_max,
+                                                           std::move(on_end), post_, open_calls_);
+    call->Start(*inference_, method);
+    return [call] { call->Cancel(); };
+  }
+
   void After(Nanos wait, std::function<void()> work) override {
     struct Waiting {
       std::function<void()> work;
@@ -320,19 +427,15 @@ class GrpcBackend final : public Backend, private AnswerStreams {
 
   // One call with one answer.
   template <typename Response, typename Stub, typename Request, typename Answer, typename Convert>
-  CancelFunction Call(Stub& stub,
-                      void (Stub::*method)(grpc::ClientContext*, const Request*, Response*,
-                                           std::function<void(grpc::Status)>),
-                      const Request& request, std::chrono::seconds deadline,
-                      AnswerFunction<Answer> done, Convert convert) {
+  void Call(Stub& stub,
+            void (Stub::*method)(grpc::ClientContext*, const Request*, Response*,
+                                 std::function<void(grpc::Status)>),
+            const Request& request, std::chrono::seconds deadline, AnswerFunction<Answer> done,
+            Convert convert) {
     auto call = std::make_shared<UnaryCall<Request, Response>>();
     call->request = request;
     call->context.set_deadline(std::chrono::system_clock::now() + deadline);
     auto* raw = call.get();
-    CancelFunction cancel = [call] {
-      call->cancelled = true;
-      call->context.TryCancel();
-    };
     open_calls_->Add(1);
     (stub.*method)(&raw->context, &raw->request, &raw->response,
                    [this, open_calls = open_calls_, call = std::move(call), done = std::move(done),
@@ -342,14 +445,9 @@ class GrpcBackend final : public Backend, private AnswerStreams {
                      Response().Swap(&call->response);  // A large one is freed here.
                      // Moved: the context's channel must not go in this thread of the library's.
                      post_([call = std::move(call), done = std::move(done),
-                            answer = std::move(answer)]() mutable {
-                       if (!call->cancelled) {
-                         done(std::move(answer));
-                       }
-                     });
+                            answer = std::move(answer)]() mutable { done(std::move(answer)); });
                      open_calls->Add(-1);
                    });
-    return cancel;
   }
 
   const PostFunction post_;

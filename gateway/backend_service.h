@@ -17,8 +17,8 @@ namespace lamina::gateway {
 
 // Limits: calls with one answer wait 30 s (Score 600 s); generations have no deadline but end with
 // max_tokens. Errors are the coordinator's, code for code; kUnavailable when it cannot be reached,
-// or answers no ping of `keepalive`, for a generation that it journals only after kWaitMax of
-// ResumingGeneration.
+// or answers no ping of `keepalive`, for what it journals only after kWaitMax of
+// client::Resumption.
 std::unique_ptr<Backend> MakeGrpcBackend(const std::string& server, PostFunction post,
                                          const TlsFiles& tls = {},
                                          const control::Keepalive& keepalive = {});

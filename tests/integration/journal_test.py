@@ -20,6 +20,8 @@ FIRST_EVENTS = 12  # So many have come when the coordinator is killed,
 FIRST_BYTES = 40  # or so much text of a command.
 SAMPLED = ("--temperature", "0.9", "--seed", "7", "--ignore-eos", "--max-tokens", str(TOKENS))
 NOTE = "lamina: the coordinator is gone; its journal has what runs"
+SCORED = [100 + i * 7 % 1000 for i in range(300)]  # Each a decode step.
+ECHOED = [100 + i * 7 % 1000 for i in range(3000)]
 WAYS = {"greedy": {"temperature": 0}, "sampled": {"temperature": 0.9, "seed": 7, "logprobs": 2}}
 
 
@@ -185,16 +187,59 @@ class JournalTest(unittest.TestCase):
         self.assertEqual(sorted(ends), [0, 1], cluster.logs())
         self.assertIn("1 requests of the coordinator before go on", cluster.log("coordinator"))
 
-    def test_a_beam_search_ends_with_the_coordinator(self):
+    def await_running(self, cluster, has_ended):
+        """Waits until a request runs and is in the file, or has ended."""
+        cluster.await_true(lambda: cluster.status()["running"] > 0 or has_ended(), "the request")
+        time.sleep(0.2)  # The file follows.
+
+    def check_begins_anew(self, *arguments):
+        """Kills the coordinator before there is anything of a command's answer, and starts it again."""
         cluster = self.cluster_of()
-        command = RunningCommand(cluster, "generate", PROMPT, "--beam-width", "2", "--ignore-eos", "--max-tokens", str(TOKENS))
-        cluster.await_true(lambda: cluster.status()["running"] > 0, "the search")
+        undisturbed = cluster.lamina(*arguments)
+        self.assertEqual(undisturbed.returncode, 0, undisturbed.stderr)
+        command = RunningCommand(cluster, *arguments)
+        self.await_running(cluster, lambda: not command.runs())
+        cluster.kill("coordinator")
+        self.assertTrue(command.runs(), "the answer was over before the coordinator was")
+        cluster.start("coordinator")
+        status = command.join()
+        self.assertEqual(status, 0, command.error + cluster.logs())
+        self.assertEqual(command.error.count(NOTE), 1, command.error)
+        self.assertIn("1 requests of the coordinator before go on", cluster.log("coordinator"))
+        harness.require_same_answer(self, command.printed.decode(), undisturbed.stdout)
+
+    def test_a_beam_search_begins_anew(self):
+        self.check_begins_anew("generate", PROMPT, "--beam-width", "2", "--ignore-eos", "--max-tokens", str(TOKENS))
+
+    def test_a_score_begins_anew(self):
+        self.check_begins_anew("score", "--tokens", ",".join(map(str, SCORED)), "--decode-from", "1", "--json")
+
+    def test_the_score_of_a_prompt_over_http_begins_anew(self):
+        cluster = self.cluster_of()
+        echo = {"prompt": ECHOED, "echo": True, "logprobs": 1, "max_tokens": 2, "temperature": 0}
+        undisturbed = self.start(cluster, **echo)
+        undisturbed.join()
+        self.assertEqual(undisturbed.finish(), "length", undisturbed.events[-1:])
+        answer = self.start(cluster, **echo)
+        self.await_running(cluster, lambda: answer.events)
+        cluster.kill("coordinator")
+        self.assertEqual(answer.events, [], "the score was over before the coordinator was")
+        cluster.start("coordinator")
+        answer.join()
+        self.assertIsNone(answer.error)
+        self.assertIn("1 requests of the coordinator before go on", cluster.log("coordinator"))
+        self.assertEqual(answer.finish(), "length", cluster.logs())
+        harness.require_same_answer(self, answer.text(), undisturbed.text())
+        harness.require_same_answer(self, answer.logprobs(), undisturbed.logprobs())
+
+    def test_without_a_journal_a_score_ends_at_once(self):
+        cluster = self.cluster_of(journal=False)
+        command = RunningCommand(cluster, "score", "--tokens", ",".join(map(str, SCORED)), "--decode-from", "1")
+        self.await_running(cluster, lambda: not command.runs())
         cluster.kill("coordinator")
         self.assertEqual(command.join(), 1)
         self.assertNotIn(NOTE, command.error)
-        cluster.start("coordinator")
-        cluster.await_state("serving")
-        self.assertNotIn("go on once", cluster.log("coordinator"))
+        self.assertIn("lamina: error: ", command.error)
 
     def disturb(self, cluster, command):
         """Kills the coordinator once the command has printed some of its answer, and starts it again."""

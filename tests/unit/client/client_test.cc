@@ -302,6 +302,29 @@ TEST_F(ClientTest, AScoreTakesAsLongAsItsPrompt) {
   EXPECT_TRUE(score.ok()) << score.status();
 }
 
+TEST_F(ClientTest, AScoreWhoseStreamBrokeOffIsWaitedFor) {
+  std::atomic<int> told = 0;
+  const auto client =
+      Client::Connect({.server = server_.address(), .on_wait = [&told] { ++told; }});
+  ASSERT_TRUE(client.ok()) << client.status();
+  server_.inference.journals = true;
+  server_.inference.away = 2;
+
+  const absl::StatusOr<ScoreResult> score = (*client)->Score(std::string("break"));
+
+  ASSERT_TRUE(score.ok()) << score.status();
+  EXPECT_EQ(score->perplexity, 2.5);
+  EXPECT_EQ(server_.inference.attached, 3);
+  EXPECT_EQ(server_.inference.last_attach().request_id(), "s1");
+  EXPECT_EQ(told, 1);
+}
+
+TEST_F(ClientTest, WithoutAJournalAScoreThatBreaksOffIsAnErrorAtOnce) {
+  const absl::StatusOr<ScoreResult> score = client_->Score(std::string("break"));
+  EXPECT_EQ(score.status(), absl::UnavailableError("Socket closed"));
+  EXPECT_EQ(server_.inference.attached, 0);
+}
+
 TEST_F(ClientTest, AnswersTheOtherCalls) {
   EXPECT_EQ(client_->Score(std::vector<TokenId>{1, 2, 3})->logprobs.size(), 2u);
   EXPECT_THAT(client_->Tokenize("ab", true)->tokens, ElementsAre('a', 'b'));

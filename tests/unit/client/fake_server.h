@@ -28,7 +28,7 @@ namespace lamina::client {
 // a second. With `runs_max` every prompt hangs, and the first so many alone send their token.
 // "break N" breaks off behind N tokens of each choice, as if the server had died, which journals
 // requests if `journals`; Attach goes on with it, after so many calls that the server is `away`
-// for.
+// for. The score of the text "break" breaks off likewise, and AttachScore goes on with it.
 class FakeInference : public v1::Inference::Service {
  public:
   grpc::Status Generate(grpc::ServerContext* context, const v1::GenerateRequest* request,
@@ -123,6 +123,13 @@ class FakeInference : public v1::Inference::Service {
 
   grpc::Status ScoreStream(grpc::ServerContext* context, const v1::ScoreRequest* request,
                            grpc::ServerWriter<v1::ScoreUpdate>* writer) override {
+    if (journals) {
+      context->AddInitialMetadata("lamina-journaled", "s1");
+    }
+    if (request->text() == "break") {
+      writer->SendInitialMetadata();
+      return {grpc::StatusCode::UNAVAILABLE, "Socket closed"};
+    }
     if (const int tokens = request->tokens().ids_size(); tokens > 3) {
       v1::ScoreUpdate update;
       update.set_tokens(static_cast<uint32_t>(tokens));
@@ -135,6 +142,22 @@ class FakeInference : public v1::Inference::Service {
       writer->Write(last);
     }
     return status;
+  }
+
+  grpc::Status AttachScore(grpc::ServerContext*, const v1::AttachRequest* request,
+                           grpc::ServerWriter<v1::ScoreUpdate>* writer) override {
+    ++attached;
+    {
+      const absl::MutexLock lock(&mu_);
+      last_attach_ = *request;
+    }
+    if (away-- > 0) {
+      return {grpc::StatusCode::UNAVAILABLE, "failed to connect to all addresses"};
+    }
+    v1::ScoreUpdate last;
+    last.mutable_result()->set_perplexity(2.5);
+    writer->Write(last);
+    return grpc::Status::OK;
   }
 
   grpc::Status Tokenize(grpc::ServerContext*, const v1::TokenizeRequest* request,
@@ -176,7 +199,7 @@ class FakeInference : public v1::Inference::Service {
 
   std::atomic<bool> journals = false;
   std::atomic<int> away = 0;
-  std::atomic<int> attached = 0;  // Calls of Attach so far.
+  std::atomic<int> attached = 0;  // Calls of Attach and AttachScore so far.
 
   std::atomic<int> runs_max = -1;
   std::atomic<int> running = 0;  // Calls of Generate so far, with `runs_max`.

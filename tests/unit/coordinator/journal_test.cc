@@ -17,6 +17,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "tests/unit/coordinator/recording_sink.h"
 
 namespace lamina::coordinator {
 namespace {
@@ -95,6 +96,17 @@ TEST(JournalRecordTest, ChoicesHaveTokensOfTheirOwn) {
 
   const std::string beyond = Encode(CommittedRecord{.number = 1, .choice = kChoicesMax});
   EXPECT_EQ(ReadJournal(absl::StrCat(head, beyond)).bytes_cut, beyond.size());
+}
+
+TEST(JournalRecordTest, AScoreIsReadAsOne) {
+  AcceptedRecord score = Request(2);
+  score.score = true;
+  const JournalContents contents =
+      ReadJournal(absl::StrCat(JournalHead("model"), Encode(Request(1)), Encode(score)));
+  ASSERT_THAT(contents.unfinished, SizeIs(2));
+  EXPECT_FALSE(contents.unfinished[0].accepted.score);
+  EXPECT_TRUE(contents.unfinished[1].accepted.score);
+  EXPECT_EQ(contents.unfinished[1].accepted.message, score.message);
 }
 
 TEST(JournalRecordTest, EndedRequestsAreGoneAndTokensCountOnce) {
@@ -255,6 +267,44 @@ TEST(JournalTest, ARequestGoesOnBehindTheTokensThatTheJournalHas) {
   EXPECT_EQ(contents.unfinished[0].choices[0].ended, plan::FinishReason::kLength);
   EXPECT_THAT(Ids(contents.unfinished[0], 1), ElementsAre(8, 9));
   EXPECT_EQ(contents.unfinished[0].choices[1].ended, plan::FinishReason::kNone);
+}
+
+// Answers of a search come all at once, and those of the next one are the same.
+TEST(JournalTest, OfWhatBeginsAnewTheAcceptanceAloneIsRecorded) {
+  MemoryDisk disk;
+  {
+    const auto journal = OpenIn(disk);
+    const GenerateSpec specs[] = {{}, {.beams = {.width = 2}}, {.score = true}};
+    for (const GenerateSpec& spec : specs) {
+      const auto request =
+          std::make_shared<JournaledRequest>(*journal, Request(journal->NewNumber()));
+      const auto behind = std::make_shared<RecordingSink>();
+      const std::shared_ptr<RequestSink> sink = RecordedSink(spec, behind, request);
+      sink->OnAccepted("mine");
+      sink->OnOutput(OutputOf({5, 6}, plan::FinishReason::kLength));
+      EXPECT_THAT(behind->tokens, ElementsAre(5, 6));
+      request->LeaveOpen();
+    }
+  }
+
+  const JournalContents contents = ReadJournal(disk.bytes);
+
+  ASSERT_THAT(contents.unfinished, SizeIs(3));
+  EXPECT_THAT(Ids(contents.unfinished[0]), ElementsAre(5, 6));
+  EXPECT_THAT(contents.unfinished[1].choices, IsEmpty());
+  EXPECT_THAT(contents.unfinished[2].choices, IsEmpty());
+}
+
+TEST(JournalTest, OneThatHasEndedIsNotUnfinished) {
+  MemoryDisk disk;
+  {
+    const auto journal = OpenIn(disk);
+    JournaledRequest request(*journal, Request(journal->NewNumber()));
+    request.Accepted("mine");
+    request.End();
+    EXPECT_FALSE(request.is_recorded());
+  }
+  EXPECT_THAT(ReadJournal(disk.bytes).unfinished, IsEmpty());
 }
 
 TEST(JournalTest, RequestsOfAnotherIdentityAreLeftOut) {

@@ -19,6 +19,7 @@
 #include "common/fnv1a.h"
 #include "common/trace_context.h"
 #include "coordinator/inference_service.h"
+#include "coordinator/resumed_sink.h"
 #include "tests/support/id_tokenizer.h"
 #include "tests/unit/coordinator/idle_node.h"
 #include "tests/unit/coordinator/small_limits.h"
@@ -72,6 +73,12 @@ std::vector<UnfinishedRequest> UnfinishedIn(const MemoryFile& file) {
   return ReadJournal(file.Copy()).unfinished;
 }
 
+void AwaitNoneIn(const MemoryFile& file) {
+  while (!UnfinishedIn(file).empty()) {
+    std::this_thread::yield();
+  }
+}
+
 // The host's, which does something first whenever it is asked.
 class BusyClock final : public Clock {
  public:
@@ -112,6 +119,12 @@ class Coordinator {
     Await([](const EngineStatus& status) { return status.state == "serving"; });
   }
   void LoseNode() { engine_.NodeLeft(node_->source()); }
+  // Until the engine has a request.
+  void AwaitRequest() {
+    Await([](const EngineStatus& status) {
+      return status.scheduler.running + status.scheduler.waiting > 0;
+    });
+  }
   template <typename Condition>
   void Await(Condition condition) {
     while (!condition(engine_.GetStatus())) {
@@ -243,6 +256,30 @@ std::string JournalOfRequests(uint64_t count) {
   return bytes;
 }
 
+// A journal with a score that was accepted.
+std::string JournalOfScore() {
+  v1::ScoreRequest message;
+  message.mutable_tokens()->add_ids(7);
+  message.mutable_tokens()->add_ids(8);
+  return absl::StrCat(
+      JournalHead("model"),
+      Encode(AcceptedRecord{
+          .number = 1, .id = "mine", .message = message.SerializeAsString(), .score = true}));
+}
+
+// A journal with a beam search that was accepted.
+std::string JournalOfSearch() {
+  v1::GenerateRequest message;
+  message.mutable_tokens()->add_ids(7);
+  message.set_max_tokens(3);
+  message.set_n(2);
+  message.mutable_beam_search()->set_width(2);
+  message.mutable_sampling()->set_seed(5);
+  return absl::StrCat(
+      JournalHead("model"),
+      Encode(AcceptedRecord{.number = 1, .id = "mine", .message = message.SerializeAsString()}));
+}
+
 TEST(JournaledRequestsTest, AFullQueueDoesNotRefuseThem) {
   constexpr uint32_t kRequests = 12;
   static_assert(kRequests > 8, "more than SmallLimits() let run and wait");
@@ -265,9 +302,7 @@ TEST(JournaledRequestsTest, TheyQueueInTheOrderInWhichTheyWereAccepted) {
   {
     Coordinator coordinator(file);
     coordinator.Serve();
-    coordinator.Await([](const EngineStatus& status) {
-      return status.scheduler.running + status.scheduler.waiting > 0;
-    });
+    coordinator.AwaitRequest();
   }
 
   std::vector<uint64_t> left;
@@ -391,15 +426,33 @@ TEST(JournaledRequestsTest, OneThatComesWhenNodesAreJustLostWaitsForThem) {
   EXPECT_THAT(answer.tokens, ElementsAre(10, 11, 12));
 }
 
+// Nodes that come back, too, may go again while all of them start.
+TEST(JournaledRequestsTest, OneThatTheClusterStopsServingWaitsForItAgain) {
+  MemoryFile file(JournalOfRequests(1));
+  Coordinator coordinator(file);
+  for (size_t stops = 1; stops < ResumedSink::kLossesMax; ++stops) {
+    coordinator.Serve();
+    coordinator.AwaitRequest();
+    coordinator.LoseNode();
+  }
+  coordinator.Serve();
+  coordinator.AwaitRequest();
+  EXPECT_EQ(UnfinishedIn(file).size(), 1u);
+
+  coordinator.LoseNode();  // Once too often: it may be what brings the node down.
+  v1::AttachRequest request;
+  request.set_request_id("id99");
+  const grpc::Status told = Attach(coordinator, request).status;
+
+  EXPECT_EQ(told.error_code(), grpc::StatusCode::UNAVAILABLE);
+  EXPECT_EQ(told.error_message(), "node c0 is gone and the cluster cannot go on without it");
+}
+
 TEST(JournaledRequestsTest, RequestsThatNobodyComesForEnd) {
   MemoryFile file(JournalOfWholeAnswer());
-  {
-    Coordinator coordinator(file, Millis(1));
-    while (!UnfinishedIn(file).empty()) {
-      std::this_thread::yield();
-    }
-    EXPECT_EQ(Attach(coordinator, From(0, {})).status.error_code(), grpc::StatusCode::NOT_FOUND);
-  }
+  Coordinator coordinator(file, Millis(1));
+  AwaitNoneIn(file);
+  EXPECT_EQ(Attach(coordinator, From(0, {})).status.error_code(), grpc::StatusCode::NOT_FOUND);
 }
 
 grpc::StatusCode CancelById(Coordinator& coordinator, const std::string& id) {
@@ -420,9 +473,7 @@ TEST(JournaledRequestsTest, OneThatWaitsForTheClusterIsCancelledByItsId) {
   const grpc::Status told = Attach(coordinator, From(3, {10, 11, 12})).status;
   EXPECT_EQ(told.error_code(), grpc::StatusCode::CANCELLED);
   EXPECT_EQ(told.error_message(), "cancelled by its id");
-  while (!UnfinishedIn(file).empty()) {
-    std::this_thread::yield();
-  }
+  AwaitNoneIn(file);
 }
 
 TEST(JournaledRequestsTest, AClientThatWaitsForTheClusterIsToldThatItsRequestIsCancelled) {
@@ -468,15 +519,81 @@ TEST(JournaledRequestsTest, ARequestThatRunsIsFoundByTheCoordinatorBehind) {
   EXPECT_TRUE(UnfinishedIn(file).empty());
 }
 
-TEST(JournaledRequestsTest, BeamSearchesAreNotRecorded) {
+TEST(JournaledRequestsTest, AScoreThatRunsIsFoundByTheCoordinatorBehind) {
   MemoryFile file;
+  {
+    Coordinator coordinator(file);
+    coordinator.Serve();
+    grpc::ClientContext context;
+    v1::ScoreRequest request;
+    request.set_text(" 1 2 3");
+    request.set_logprobs(2);
+    const auto stream = coordinator.stub().ScoreStream(&context, request);
+    stream->WaitForInitialMetadata();
+    EXPECT_EQ(context.GetServerInitialMetadata().count(kJournaledHeader), 1u);
+    while (UnfinishedIn(file).empty()) {
+      std::this_thread::yield();
+    }
+    const UnfinishedRequest found = UnfinishedIn(file).at(0);
+    EXPECT_TRUE(found.accepted.score);
+    v1::ScoreRequest message;
+    ASSERT_TRUE(message.ParseFromString(found.accepted.message));
+    EXPECT_THAT(message.tokens().ids(), ElementsAre(1, 2, 3));
+    EXPECT_EQ(message.logprobs(), 2u);
+    context.TryCancel();
+    stream->Finish();
+    coordinator.Await([](const EngineStatus& status) { return status.scheduler.running == 0; });
+  }
+  EXPECT_TRUE(UnfinishedIn(file).empty());
+}
+
+TEST(JournaledRequestsTest, AScoreBeginsAnewAndItsClientComesBack) {
+  MemoryFile file(JournalOfScore());
   Coordinator coordinator(file);
-  v1::GenerateRequest message;
-  EXPECT_NE(coordinator.journaled().Begin(message, {.prompt = {1}}), nullptr);
-  EXPECT_NE(coordinator.journaled().Begin(message, {.prompt = {1}, .choices = 2, .best = 1}),
-            nullptr);
-  EXPECT_EQ(coordinator.journaled().Begin(message, {.prompt = {1}, .beams = {.width = 2}}),
-            nullptr);
+  coordinator.Serve();
+  coordinator.AwaitRequest();
+  EXPECT_EQ(Attach(coordinator, From(0, {})).status.error_code(), grpc::StatusCode::NOT_FOUND)
+      << "it is no generation";
+
+  grpc::ClientContext context;
+  const auto stream = coordinator.stub().AttachScore(&context, From(0, {}));
+  stream->WaitForInitialMetadata();
+  EXPECT_EQ(context.GetServerInitialMetadata().count(kJournaledHeader), 1u);
+  EXPECT_EQ(CancelById(coordinator, "mine"), grpc::StatusCode::OK);
+
+  v1::ScoreUpdate update;
+  EXPECT_FALSE(stream->Read(&update));
+  EXPECT_EQ(stream->Finish().error_code(), grpc::StatusCode::CANCELLED);
+  EXPECT_EQ(context.GetServerTrailingMetadata().count(kRequestIdHeader), 1u)
+      << "else its client takes the call for one that broke off";
+}
+
+TEST(JournaledRequestsTest, AScoreWhoseClientGoesWhileItWaitsForTheClusterEnds) {
+  MemoryFile file(JournalOfScore());
+  Coordinator coordinator(file);
+  grpc::ClientContext context;
+  const auto stream = coordinator.stub().AttachScore(&context, From(0, {}));
+  stream->WaitForInitialMetadata();
+  context.TryCancel();
+  EXPECT_EQ(stream->Finish().error_code(), grpc::StatusCode::CANCELLED);
+  AwaitNoneIn(file);
+}
+
+TEST(JournaledRequestsTest, ASearchBeginsAnewAndItsClientComesBack) {
+  MemoryFile file(JournalOfSearch());
+  Coordinator coordinator(file);
+  coordinator.Serve();
+  coordinator.AwaitRequest();
+  grpc::ClientContext scoring;
+  const auto scores = coordinator.stub().AttachScore(&scoring, From(0, {}));
+  EXPECT_EQ(scores->Finish().error_code(), grpc::StatusCode::NOT_FOUND) << "it is no score";
+
+  grpc::ClientContext context;
+  const auto stream = coordinator.stub().Attach(&context, From(0, {}));
+  stream->WaitForInitialMetadata();
+  EXPECT_EQ(context.GetServerInitialMetadata().count(kJournaledHeader), 1u);
+  context.TryCancel();
+  EXPECT_EQ(stream->Finish().error_code(), grpc::StatusCode::CANCELLED);
 }
 
 }  // namespace

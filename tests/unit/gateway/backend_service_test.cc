@@ -157,6 +157,21 @@ TEST_F(BackendTest, CallsWithOneAnswer) {
   RunUntil([&] { return answers == 6; });
 }
 
+TEST_F(BackendTest, AScoreWhoseStreamBrokeOffIsWaitedFor) {
+  Connect(server_.address());
+  server_.inference.journals = true;
+  server_.inference.away = 1;
+  bool answered = false;
+  backend_->Score(std::string("break"), {}, [&](const auto& score) {
+    ASSERT_TRUE(score.ok()) << score.status();
+    EXPECT_EQ(score->perplexity, 2.5);
+    answered = true;
+  });
+  RunUntil([&] { return answered; });
+  EXPECT_EQ(server_.inference.attached, 2);
+  EXPECT_EQ(server_.inference.last_attach().request_id(), "s1");
+}
+
 TEST_F(BackendTest, CarriesEveryOptionOfAScore) {
   Connect(server_.address());
   bool answered = false;
