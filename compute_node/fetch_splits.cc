@@ -127,14 +127,14 @@ class BySlots final : public FetchSplits {
 
 std::unique_ptr<FetchSplits> MakeFetchSplits(const plan::EpochConfig& config,
                                              plan::AttentionPath path, SequenceTable& sequences) {
+  if (path == plan::AttentionPath::kRecompute && config.made_tokens_max > 0) {
+    return std::make_unique<ByTokens>(sequences);
+  }
   if (path == plan::AttentionPath::kRecompute) {
     return std::make_unique<ByShare>(config, sequences);
   }
   if (config.activation_share > 0) {
     return std::make_unique<BySlots>(config);
-  }
-  if (path == plan::AttentionPath::kFetch && config.made_tokens_max > 0) {
-    return std::make_unique<ByTokens>(sequences);
   }
   return std::make_unique<AsKv>(config, sequences);
 }

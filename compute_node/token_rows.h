@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // TokenRows: makes K and V of the first tokens of each run's sequence again from their numbers, for
-// one step (path fetch; the token recomputation of hybridserve.txt, Figure 4). They are rows of
+// one step (path recompute; the token recomputation of hybridserve.txt, Figure 4). They are rows of
 // their own, which run through a layer's slice behind the lane's and attend to each other here, as
 // a prompt does. So they have the bits of those that memory nodes keep, whatever chunks or steps
 // these came from.

@@ -252,8 +252,7 @@ plan::AttentionPath PathOf(const ClusterConfig& config, const StreamingHeads& st
     return plan::AttentionPath::kSparse;
   }
   if (policy == kPolicyFetchRecompute) {
-    const bool by_path = !config.KeepsInt8() && !config.RecomputesFromTokens();
-    return by_path ? plan::AttentionPath::kRecompute : plan::AttentionPath::kFetch;
+    return config.KeepsInt8() ? plan::AttentionPath::kFetch : plan::AttentionPath::kRecompute;
   }
   return policy == kPolicyLocal                                   ? plan::AttentionPath::kLocal
          : policy == kPolicyFetchSparse                           ? plan::AttentionPath::kSparse
@@ -460,8 +459,7 @@ absl::Status SettlePartition(const ClusterConfig& config, EngineOptions& options
     LAMINA_RETURN_IF_ERROR(core::CheckPartition(config.partition, needs));
   }
   if (options.partition == Partition::kTokenRange && options.fetch.bytes > 0 &&
-      (options.fetch.made_tokens_max > 0 ||
-       !plan::ServesSpans(PathsOnMemoryNodes(options, options.fetch)))) {
+      !plan::ServesSpans(PathsOnMemoryNodes(options, options.fetch))) {
     return absl::UnimplementedError(
         absl::StrCat("partition: auto chose token_range (", options.partition_why,
                      "), which this version does not serve with policy ",

@@ -231,9 +231,10 @@ bool ServesSpans(AttentionPaths paths);
 //                           does not fit, or as many as the epoch fixes, or where activations are
 //                           kept all: says how many bytes would do; activations of fewer elements
 //                           than there are KV heads with partition head, or any with INT8; path
-//                           recompute without activations in addition to K and V; activations that
+//                           recompute without activations in addition to K and V, or token numbers
+//                           to make K and V from; activations that
 //                           stay on the compute node where nothing is made of them; K and V from
-//                           token numbers without path fetch, or with activations or INT8.
+//                           token numbers without path recompute, or with activations or INT8.
 absl::Status CheckFetch(const EpochConfig& config);
 
 }  // namespace lamina::plan

@@ -95,7 +95,7 @@ class FetchTokens final : public FetchPlanning {
   explicit FetchTokens(const TokenMaking& making) : making_(making) {}
 
   FetchShare Plan(const FetchStep& step, const FetchRates& rates) const override {
-    if (step.path != plan::AttentionPath::kFetch) {
+    if (step.path != plan::AttentionPath::kRecompute) {
       return {};
     }
     if (making_.percent.has_value()) {

@@ -92,8 +92,8 @@ struct TokenMaking {
   uint32_t tokens_max = 0;          // Tokens of a step of a lane.
   std::optional<uint32_t> percent;  // Whatever is measured. Nothing: by rates.
 };
-// Policy fetch_recompute from token numbers, for steps of path fetch: of no more tokens than there
-// may be.
+// Policy fetch_recompute from token numbers, for steps of path recompute: of no more tokens than
+// there may be.
 std::unique_ptr<FetchPlanning> MakeFetchTokens(const TokenMaking& making);
 
 }  // namespace lamina::core

@@ -229,8 +229,6 @@ INSTANTIATE_TEST_SUITE_P(
         Contradiction{"partition=token_range", "token_range is not served by this version"},
         Contradiction{"policy=fetch_heads", "fetch.recompute: says from what K and V are made"},
         Contradiction{"policy=auto", "nor does it weigh what resident saves"},
-        Contradiction{"policies=[attend_remote, fetch_recompute]",
-                      "policies: fetch_recompute with fetch.recompute tokens is not served"},
         Contradiction{"compute.1={name: c1}", "compute: 2 nodes are not served by this version"}));
 
 TEST(PolicyTest, AStoreDoesNotAttend) {

@@ -367,22 +367,24 @@ TEST(CheckFetchTest, KindsOfSlotsAreAShareOfActivations) {
   EXPECT_THAT(CheckFetch(config).ToString(), testing::HasSubstr("activations of 0 elements"));
 }
 
-TEST(CheckFetchTest, KAndVFromTokenNumbersAreOfPathFetchAlone) {
+TEST(CheckFetchTest, KAndVFromTokenNumbersAreOfPathRecompute) {
   EpochConfig config = Fetching();
   config.made_tokens_max = 64;
+  EXPECT_THAT(CheckFetch(config).ToString(), testing::HasSubstr("serves with path recompute"));
+  config.attention_paths = {AttentionPath::kFetch, AttentionPath::kRecompute};
   EXPECT_TRUE(CheckFetch(config).ok()) << CheckFetch(config);
   config.made_tokens_max = 65;
   EXPECT_THAT(CheckFetch(config).ToString(), testing::HasSubstr("not a multiple of 16"));
   config.made_tokens_max = 64;
   config.fetch_bytes *= 3;
   config.activation_width = kWidth;
-  EXPECT_THAT(CheckFetch(config).ToString(), testing::HasSubstr("with path fetch alone"));
+  EXPECT_THAT(CheckFetch(config).ToString(), testing::HasSubstr("without activations and INT8"));
   config.activation_width = 0;
   config.int8_tails = 1;
   EXPECT_THAT(CheckFetch(config).ToString(), testing::HasSubstr("without activations and INT8"));
   config.int8_tails = 0;
   config.attention_paths = {AttentionPath::kSparse};
-  EXPECT_THAT(CheckFetch(config).ToString(), testing::HasSubstr("with path fetch alone"));
+  EXPECT_THAT(CheckFetch(config).ToString(), testing::HasSubstr("serves with path recompute"));
 }
 
 TEST(CheckFetchTest, WhatIsNotServedIsRefused) {
