@@ -237,11 +237,6 @@ absl::Status CheckTokens(const ClusterConfig& config) {
         "fetch.resident: is for activations, and with fetch.recompute tokens there are none; "
         "remove it, or set fetch.recompute to activations");
   }
-  if (config.KeepsInt8()) {
-    return absl::UnimplementedError(
-        "fetch.recompute: tokens is not served by this version with kv int8, which closes blocks "
-        "where all of a sequence's tokens are; set kv to bf16, or policy to fetch_heads");
-  }
   return config.attention.Named().decode == config.attention.Named().prefill
              ? absl::OkStatus()
              : absl::UnimplementedError(

@@ -252,7 +252,8 @@ plan::AttentionPath PathOf(const ClusterConfig& config, const StreamingHeads& st
     return plan::AttentionPath::kSparse;
   }
   if (policy == kPolicyFetchRecompute) {
-    return config.KeepsInt8() ? plan::AttentionPath::kFetch : plan::AttentionPath::kRecompute;
+    const bool nothing = config.KeepsInt8() && !config.RecomputesFromTokens();
+    return nothing ? plan::AttentionPath::kFetch : plan::AttentionPath::kRecompute;
   }
   return policy == kPolicyLocal                                   ? plan::AttentionPath::kLocal
          : policy == kPolicyFetchSparse                           ? plan::AttentionPath::kSparse
@@ -356,10 +357,10 @@ EngineOptions MakeOptions(const ClusterConfig& config, const StreamingHeads& str
     };
   }
   const bool recomputes = config.Prepares(kPolicyFetchRecompute);
-  if (config.KeepsInt8() && (recomputes || config.policy == kPolicyFetchHybrid)) {
-    UseNoActivations(model.width, options);
-  } else if (config.RecomputesFromTokens()) {
+  if (config.RecomputesFromTokens()) {
     UseTokens(config, options);
+  } else if (config.KeepsInt8() && (recomputes || config.policy == kPolicyFetchHybrid)) {
+    UseNoActivations(model.width, options);
   } else if (recomputes) {
     UseRecompute(config, model.width, options);
   } else if (config.policy == kPolicyFetchHybrid) {

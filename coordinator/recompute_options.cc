@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "common/kv_form.h"
 #include "common/units.h"
 #include "coordinator/core/fetch_planning.h"
 #include "coordinator/recompute_bytes.h"
@@ -15,6 +16,9 @@
 
 namespace lamina::coordinator {
 namespace {
+
+// What is made from token numbers comes in whole tiles, and of INT8 in whole blocks.
+uint32_t TileOf(KvForm kv) { return kv == KvForm::kInt8 ? kInt8BlockTokens : plan::kFetchTile; }
 
 // Whether activations stay; by `auto` only where they take fewer bytes than K and V.
 bool KeepsActivations(const ClusterConfig& config, const core::RecomputeBytes& bytes) {
@@ -70,11 +74,13 @@ void UseRecompute(const ClusterConfig& config, uint32_t width, EngineOptions& op
 
 void UseTokens(const ClusterConfig& config, EngineOptions& options) {
   options.fetch.made_tokens_max = config.fetch.recompute_tokens_max;
-  const core::TokenMaking making{.kv_bytes = RecomputeBytesOf(options.fetch, options).kv,
-                                 .tokens_max = config.fetch.recompute_tokens_max,
-                                 .percent = config.fetch.recompute_auto
-                                                ? std::nullopt
-                                                : std::optional(config.fetch.recompute_percent)};
+  const core::TokenMaking making{
+      .kv_bytes = static_cast<double>(KvSlotBytes(options.layers, config.kv)) /
+                  static_cast<double>(options.layers.size()),
+      .tokens_max = config.fetch.recompute_tokens_max,
+      .tile = TileOf(config.kv),
+      .percent = config.fetch.recompute_auto ? std::nullopt
+                                             : std::optional(config.fetch.recompute_percent)};
   options.scheduler.strategies.fetch_planning = [making] { return core::MakeFetchTokens(making); };
 }
 

@@ -153,7 +153,7 @@ void SplitRun(const plan::EpochConfig& config, const plan::StepPlan& plan, Fetch
           ? plan::SplitBySlots(fetched.run.before, fetched.run.tokens, sequence, kinds)
       : MakesFromTokens(config, sequence.path)
           ? plan::SplitByTokens(fetched.run.before, fetched.run.tokens, plan.recomputed,
-                                plan::HiddenOf(config, sequence.path, sequence.released))
+                                sequence.released, config.KvFormOf(sequence.path))
           : plan::SplitByShare(
                 fetched.run.before, fetched.run.tokens, plan.recomputed, sequence.bare,
                 plan::HiddenOf(config, sequence.path, sequence.released), sequence.resident);

@@ -59,8 +59,8 @@ struct EpochConfig {
   // Path fetch: of SlotKinds::kUnit slots so many hold a token's activation in place of its K and V
   // (slot_kinds.h). 0: slots have K and V, and with path recompute room for the activation.
   uint32_t activation_share = 0;
-  // Path recompute: of the tokens before the rows of a lane's step the compute node makes K and V of
-  // so many at most from their numbers, as the step's plan says (fetch_split.h). 0: of none, and
+  // Path recompute: of the tokens before the rows of a lane's step the compute node makes K and V
+  // of so many at most from their numbers, as the step's plan says (fetch_split.h). 0: of none, and
   // what is made again is made of activations.
   uint32_t made_tokens_max = 0;
   // K and V are INT8 in slots, and bf16 in tails of open blocks, of which each node that holds KV

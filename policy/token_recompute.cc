@@ -26,18 +26,18 @@ double TokenLayerSeconds(const TokenProfile& profile, const TokenLoad& load, uin
 // Next to the first tile with which the device takes no less than the link.
 TokenSplit BestTokenSplit(const TokenProfile& profile, const TokenLoad& load) {
   uint32_t first = 0;
-  uint32_t end = load.context / kTokenTile;  // In tiles.
+  uint32_t end = load.context / load.tile;  // In tiles.
   while (first < end) {
     const uint32_t tiles = first + (end - first) / 2;
-    const uint32_t made = tiles * kTokenTile;
+    const uint32_t made = tiles * load.tile;
     if (DeviceSeconds(profile, load, made) >= LinkSeconds(profile, load, made)) {
       end = tiles;
     } else {
       first = tiles + 1;
     }
   }
-  const uint32_t crossing = first * kTokenTile;
-  const uint32_t before = first == 0 ? 0 : crossing - kTokenTile;
+  const uint32_t crossing = first * load.tile;
+  const uint32_t before = first == 0 ? 0 : crossing - load.tile;
   TokenSplit best{.made = before, .seconds = TokenLayerSeconds(profile, load, before)};
   if (const double seconds = TokenLayerSeconds(profile, load, crossing); seconds < best.seconds) {
     best = {.made = crossing, .seconds = seconds};

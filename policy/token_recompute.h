@@ -37,9 +37,13 @@ struct TokenProfile {
   double weights = 0;  // W
 };
 
+// What is made comes in whole tiles of so many tokens.
+inline constexpr uint32_t kTokenTile = 16;
+
 struct TokenLoad {
-  uint32_t rows = 1;     // b
-  uint32_t context = 0;  // n
+  uint32_t rows = 1;           // b
+  uint32_t context = 0;        // n
+  uint32_t tile = kTokenTile;  // Tokens of a tile; where K and V are INT8 those of a block.
 };
 
 struct TokenSplit {
@@ -47,13 +51,10 @@ struct TokenSplit {
   double seconds = 0;  // t(r)
 };
 
-// What is made comes in whole tiles of so many tokens.
-inline constexpr uint32_t kTokenTile = 16;
-
 // t(made).   Requires: made <= load.context.
 double TokenLayerSeconds(const TokenProfile& profile, const TokenLoad& load, uint32_t made);
 
-// The multiple of kTokenTile in [0, n] with the least t(r); of several the least.
+// The multiple of load.tile in [0, n] with the least t(r); of several the least.
 // Cost: O(log n).
 TokenSplit BestTokenSplit(const TokenProfile& profile, const TokenLoad& load);
 

@@ -117,7 +117,8 @@ class FetchTokens final : public FetchPlanning {
                  rates.slice.slope * static_cast<double>(step.rows),
         .weights = rates.weights_seconds / std::max(1u, step.lanes)};
     const policy::TokenLoad load{.rows = step.sequences,
-                                 .context = static_cast<uint32_t>(step.tokens / step.sequences)};
+                                 .context = static_cast<uint32_t>(step.tokens / step.sequences),
+                                 .tile = making_.tile};
     const uint32_t made = policy::BestTokenSplit(profile, load).made;
     if (made == 0) {
       return {.why = policy::DescribeTokens(profile, 0)};

@@ -16,6 +16,7 @@
 
 #include "cost/layer_seconds.h"
 #include "plan/attention_paths.h"
+#include "plan/fetch_pieces.h"
 
 namespace lamina::core {
 
@@ -88,9 +89,10 @@ std::unique_ptr<FetchPlanning> MakeFetchByPath(plan::AttentionPath path,
 std::unique_ptr<FetchPlanning> MakeFetchRecomputeShare(uint32_t percent);
 
 struct TokenMaking {
-  double kv_bytes = 0;              // A token's K and V in a layer, on average over layers.
-  uint32_t tokens_max = 0;          // Tokens of a step of a lane.
-  std::optional<uint32_t> percent;  // Whatever is measured. Nothing: by rates.
+  double kv_bytes = 0;               // A token's K and V in a layer, on average over layers.
+  uint32_t tokens_max = 0;           // Tokens of a step of a lane.
+  uint32_t tile = plan::kFetchTile;  // They come in whole tiles of so many.
+  std::optional<uint32_t> percent;   // Whatever is measured. Nothing: by rates.
 };
 // Policy fetch_recompute from token numbers, for steps of path recompute: of no more tokens than
 // there may be.

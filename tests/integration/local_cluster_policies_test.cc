@@ -417,12 +417,30 @@ TEST(PoliciesClusterTest, TokensOfFoundPrefixesAreMadeWhoeverStoredThem) {
   EXPECT_EQ(made[kFetch], made[kRecompute]);
 }
 
+// With INT8 blocks are made as memory nodes keep them.
+TEST(PoliciesClusterTest, Int8BlocksOfOnePolicyAreMadeFromTokenNumbers) {
+  LocalClusterOptions alone = Alone();
+  alone.int8 = true;
+  const std::vector<GenerateResult> expected = MakeCluster(alone)->GenerateMany(MixedLengths(30));
+  LocalClusterOptions options = WithRecompute(kThree, RecomputeFrom::kTokens);
+  options.int8 = true;
+  const std::unique_ptr<LocalCluster> cluster = MakeCluster(options);
+  ASSERT_NE(cluster, nullptr);
+  const uint64_t before = Recomputed(*cluster);
+  for (int round = 0; round < 2; ++round) {
+    ExpectSame(cluster->GenerateMany(ByBoth(MixedLengths(30), kThree)),
+               EachTimes(kThree.size(), expected));
+  }
+  EXPECT_GT(Recomputed(*cluster), before);
+  EXPECT_TRUE(cluster->WaitForNoSlots().ok());
+  EXPECT_EQ(cluster->engine().GetStatus().epoch, 1u);
+}
+
 INSTANTIATE_TEST_SUITE_P(From, RecomputePoliciesTest,
                          ::testing::Values(RecomputeFrom::kActivations, RecomputeFrom::kTokens),
                          [](const auto& tested) {
-                           return std::string(tested.param == RecomputeFrom::kTokens
-                                                  ? "Tokens"
-                                                  : "Activations");
+                           return std::string(
+                               tested.param == RecomputeFrom::kTokens ? "Tokens" : "Activations");
                          });
 
 }  // namespace

@@ -207,6 +207,7 @@ TEST(PolicyTest, RecomputationIsFromTokenNumbersWhereTheFileSaysSo) {
   EXPECT_FALSE(activations->RecomputesFromTokens());
   EXPECT_THAT(ToYaml(*activations), ::testing::Not(HasSubstr("recompute:")));
   EXPECT_TRUE(Parse(kTokens, {"partition=head", "fetch.recompute_percent=25"}).ok());
+  EXPECT_TRUE(Parse(kTokens, {"kv=int8", "fetch.recompute_percent=25"}).ok());
 }
 
 class TokensContradictionTest : public ::testing::TestWithParam<Contradiction> {};
@@ -225,7 +226,6 @@ INSTANTIATE_TEST_SUITE_P(
         Contradiction{"fetch={recompute_tokens_max: 64}", "set fetch.recompute to tokens"},
         Contradiction{"fetch.recompute_percent=101", "fetch.recompute_percent: 101 is no number"},
         Contradiction{"fetch.resident=1MiB", "fetch.resident: is for activations"},
-        Contradiction{"kv=int8", "fetch.recompute: tokens is not served by this version with kv"},
         Contradiction{"partition=token_range", "token_range is not served by this version"},
         Contradiction{"policy=fetch_heads", "fetch.recompute: says from what K and V are made"},
         Contradiction{"policy=auto", "nor does it weigh what resident saves"},

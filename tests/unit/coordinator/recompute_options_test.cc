@@ -93,6 +93,26 @@ TEST(RecomputeOptionsTest, TokenNumbersAreThoseOfOnePolicyOfAList) {
   EXPECT_EQ(SlotBytes(options->fetch, kGrouped.size(), 1024), 1024u);
 }
 
+// K and V of INT8 take 288 bytes in a layer: two of 32 for a head, and 8 of scales.
+TEST(RecomputeOptionsTest, Int8IsMadeFromTokenNumbersInWholeBlocks) {
+  const auto options = OptionsOf(
+      std::string(kNodes) + "kv: int8\npolicy: fetch_recompute\nfetch: {recompute: tokens}\n",
+      kGrouped);
+  ASSERT_TRUE(options.ok()) << options.status();
+  EXPECT_EQ(options->policies[0].path, plan::AttentionPath::kRecompute);
+  EXPECT_EQ(options->lossy, "kv_int8");
+  const auto planning = options->scheduler.strategies.fetch_planning();
+  const core::FetchStep step = {.path = plan::AttentionPath::kRecompute,
+                                .tokens = 1024,
+                                .rows = 1,
+                                .sequences = 1,
+                                .contexts = 1024};
+  // 250 tokens would let link and device end at once: 256 are four blocks.
+  const core::FetchShare share =
+      planning->Plan(step, {.bytes_per_second = 288, .recompute_seconds = 774.0 / 250});
+  EXPECT_EQ(share.recomputed, plan::kRecomputeUnit / 4);
+}
+
 TEST(RecomputeOptionsTest, OfNoMoreTokensThanThereMayBe) {
   const auto options = OptionsOf(std::string(kNodes) +
                                      "policy: fetch_recompute\nfetch: {recompute: tokens, "
