@@ -392,11 +392,10 @@ absl::Status CheckFetchOfAuto(const ClusterConfig& config) {
     return absl::OkStatus();
   }
   return absl::InvalidArgumentError(
-      "fetch: with policy auto window and heads may be set; it settles recompute_percent and "
-      "activation_percent itself, and takes no lossy policy, to which caching_ratio, sparse "
-      "and streaming_heads belong; nor does it weigh what resident saves, or packing, or "
-      "recomputation from tokens, or stream weights, to which kv_weights_first belongs; remove "
-      "these");
+      "fetch: with policy auto window and heads may be set; it settles recompute, "
+      "recompute_percent and activation_percent itself, and takes no lossy policy, to which "
+      "caching_ratio, sparse and streaming_heads belong; nor does it weigh what resident saves, or "
+      "packing, or stream weights, to which kv_weights_first belongs; remove these");
 }
 
 absl::Status CheckFetch(const ClusterConfig& config) {

@@ -178,6 +178,20 @@ class FetchByPath final : public FetchPlanning {
   const std::unique_ptr<FetchPlanning> others_;
 };
 
+class FetchByEpoch final : public FetchPlanning {
+ public:
+  FetchByEpoch(std::unique_ptr<FetchPlanning> tokens, std::unique_ptr<FetchPlanning> others)
+      : tokens_(std::move(tokens)), others_(std::move(others)) {}
+
+  FetchShare Plan(const FetchStep& step, const FetchRates& rates) const override {
+    return (rates.from_tokens ? tokens_ : others_)->Plan(step, rates);
+  }
+
+ private:
+  const std::unique_ptr<FetchPlanning> tokens_;
+  const std::unique_ptr<FetchPlanning> others_;
+};
+
 }  // namespace
 
 std::unique_ptr<FetchPlanning> MakeFetchSparse(const std::string& lossy,
@@ -195,6 +209,11 @@ std::unique_ptr<FetchPlanning> MakeFetchByPath(plan::AttentionPath path,
                                                std::unique_ptr<FetchPlanning> own,
                                                std::unique_ptr<FetchPlanning> others) {
   return std::make_unique<FetchByPath>(path, std::move(own), std::move(others));
+}
+
+std::unique_ptr<FetchPlanning> MakeFetchByEpoch(std::unique_ptr<FetchPlanning> tokens,
+                                                std::unique_ptr<FetchPlanning> others) {
+  return std::make_unique<FetchByEpoch>(std::move(tokens), std::move(others));
 }
 
 std::unique_ptr<FetchPlanning> MakeFetchAll() { return std::make_unique<FetchAll>(""); }

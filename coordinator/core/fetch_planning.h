@@ -30,6 +30,8 @@ struct FetchRates {
   // come another way.
   double weights_seconds = 0;
   cost::UnitTimes slice;  // A lane's slice over its rows, without attention. Zeros: not measured.
+  // The epoch makes K and V again from token numbers, and not from activations.
+  bool from_tokens = false;
   bool measured() const { return bytes_per_second > 0 && recompute_seconds > 0; }
 };
 
@@ -85,6 +87,10 @@ std::unique_ptr<FetchPlanning> MakeFetchStreaming(const std::string& lossy);
 std::unique_ptr<FetchPlanning> MakeFetchByPath(plan::AttentionPath path,
                                                std::unique_ptr<FetchPlanning> own,
                                                std::unique_ptr<FetchPlanning> others);
+// Steps of epochs that make K and V again from token numbers by `tokens`, those of others by
+// `others`.
+std::unique_ptr<FetchPlanning> MakeFetchByEpoch(std::unique_ptr<FetchPlanning> tokens,
+                                                std::unique_ptr<FetchPlanning> others);
 // So many per cent of the tokens of such steps, whatever is measured.
 std::unique_ptr<FetchPlanning> MakeFetchRecomputeShare(uint32_t percent);
 

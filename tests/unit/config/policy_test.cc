@@ -317,7 +317,7 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Values(
         Contradiction{"memory=[]", "memory: policy auto chooses between memory nodes and KV"},
         Contradiction{"fetch={caching_ratio: 0.4}", "takes no lossy policy"},
-        Contradiction{"fetch={recompute_percent: 40}", "it settles recompute_percent"},
+        Contradiction{"fetch={recompute_percent: 40}", "it settles recompute, recompute_percent"},
         Contradiction{"compute.1={name: c1, capacity: 1GiB}",
                       "compute.0.cores: memory nodes name some of them"},
         Contradiction{"memory.0.capacity=null", "memory.0.capacity: missing or zero"},
