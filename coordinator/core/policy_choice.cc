@@ -143,9 +143,11 @@ std::string WhyNoTokens(const cost::PolicyStep& step) {
   return why;
 }
 
-// Where none are made from their numbers the step is that of fetch_heads, which is there for it.
-void RuleOutIdleTokens(std::vector<PolicyFigure>& figures) {
-  if (Find(figures, cost::KvPolicy::kFetchHeads) == nullptr) {
+// Where none are made from their numbers the step is that of fetch_heads, which is there for it; an
+// epoch that is there already is as good.
+void RuleOutIdleTokens(std::optional<cost::KvPolicy> current, std::vector<PolicyFigure>& figures) {
+  if (current == cost::KvPolicy::kFetchTokens ||
+      Find(figures, cost::KvPolicy::kFetchHeads) == nullptr) {
     return;
   }
   for (PolicyFigure& figure : figures) {
@@ -194,7 +196,7 @@ PolicyChoice ChoosePolicy(const PolicyInputs& inputs,
   for (const PolicyCandidate& candidate : candidates) {
     choice.figures.push_back(FigureOf(inputs, candidate, load, corrections));
   }
-  RuleOutIdleTokens(choice.figures);
+  RuleOutIdleTokens(current, choice.figures);
   const PolicyFigure* const fastest = Fastest(choice.figures);
   if (fastest == nullptr) {
     choice.why = absl::StrCat("no policy can be had: ", candidates.front().why_not);

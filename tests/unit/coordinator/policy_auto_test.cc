@@ -299,6 +299,9 @@ TEST(PolicyAutoTest, TokensAreMadeFromTheirNumbersWhereThatPays) {
               HasSubstr("K and V of a token take 1e+03 us in a layer to make from its number, 5.0 "
                         "times as long as from its activation, and 64 us to come; with 16 tokens "
                         "of each row a step would take"));
+  // It takes as long as fetch_heads then, for which no epoch ends.
+  policy.Choose(KvPolicy::kFetchTokens, slow);
+  EXPECT_FALSE(policy.WorthAnEpoch(KvPolicy::kFetchTokens, 0)) << policy.choice()->why;
 }
 
 // K and V of 8 rows of 100 tokens have 51,200 bytes in the one layer, and half of each of two
