@@ -445,6 +445,7 @@ void FetchedKv::Attend(Lane& lane, uint32_t node) {
   const Stream& stream = lanes_[lane.index].streams[node];
   const plan::FetchPiece& piece = windows_.piece(lane, node);
   const PieceRows rows = windows_.RowsOf(lane, node);
+  auto* const data = reinterpret_cast<std::byte*>(windows_.elements(lane, node));
   extents_.clear();
   items_.clear();
   uint32_t recomputed = 0;
@@ -455,9 +456,8 @@ void FetchedKv::Attend(Lane& lane, uint32_t node) {
     const uint32_t own = run.all_recomputed() ? recomputed + run.made() : slot + run.fetched();
     rows.Store(row, {.first_slot = own, .tokens = run.tokens});
     if (run.kept > 0) {
-      const Extent made = tokens_->SlotsOf(lane.index, stream.rows[i]);
-      rows.Fill(tokens_->View(lane.index, lanes_[lane.index].layer), {&made, 1},
-                {.first_slot = recomputed, .tokens = run.kept});
+      tokens_->Fill(lane, stream.rows[i],
+                    {.rows = rows, .piece = piece, .data = data, .slot = recomputed});
     }
     const auto first_extent = extents_.size();
     AppendExtents(stream, i, recomputed, slot);
@@ -475,21 +475,33 @@ void FetchedKv::Attend(Lane& lane, uint32_t node) {
 }
 
 // Block by block, as the memory node does with its own rows: one that the run's rows fill becomes
-// INT8 here for those behind it.
+// INT8 here for those behind it. Blocks that were made from token numbers have the piece's first
+// slots.
 absl::Status FetchedKv::AttendInt8(Lane& lane, uint32_t node) {
   const Stream& stream = lanes_[lane.index].streams[node];
   const plan::FetchPiece& piece = windows_.piece(lane, node);
   const PieceRows rows = windows_.RowsOf(lane, node);
+  auto* const data = reinterpret_cast<std::byte*>(windows_.elements(lane, node));
   extents_.clear();
-  extents_.reserve(piece.runs_end - piece.first_run);  // Runs point into it.
+  extents_.reserve(2 * (piece.runs_end - piece.first_run));  // Runs point into it.
   runs_.clear();
-  uint32_t int8_slot = 0;
+  uint32_t made_slot = 0;
+  uint32_t int8_slot = piece.filled;
   uint32_t slot = 0;
   for (uint32_t i = piece.first_run; i < piece.runs_end; ++i) {
     const plan::FetchRun& run = stream.runs[i];
     const uint32_t row = stream.rows[i].first_row;
-    extents_.push_back({.first_slot = int8_slot, .tokens = run.int8_slots()});
-    runs_.push_back({.slots = {&extents_.back(), run.int8_slots() > 0 ? 1u : 0u},
+    const uint32_t others = run.int8_slots() - run.kept;
+    const size_t first_extent = extents_.size();
+    if (run.kept > 0) {
+      tokens_->Fill(lane, stream.rows[i],
+                    {.rows = rows, .piece = piece, .data = data, .slot = made_slot});
+      extents_.push_back({.first_slot = made_slot, .tokens = run.kept});
+    }
+    if (others > 0) {
+      extents_.push_back({.first_slot = int8_slot, .tokens = others});
+    }
+    runs_.push_back({.slots = absl::MakeConstSpan(extents_).subspan(first_extent),
                      .tail_slot = slot,
                      .first_token = run.before,
                      .tokens = run.tokens,
@@ -500,10 +512,11 @@ absl::Status FetchedKv::AttendInt8(Lane& lane, uint32_t node) {
                      .q_stride = rows.qkv_stride(),
                      .out = rows.out(row),
                      .out_stride = rows.out_stride()});
-    int8_slot += run.int8_slots();
+    made_slot += run.kept;
+    int8_slot += others;
     slot += run.tail_slots();
   }
-  int8_->SetPiece(rows.part(), piece, reinterpret_cast<std::byte*>(windows_.elements(lane, node)));
+  int8_->SetPiece(rows.part(), piece, data);
   return int8_runs_.Run(*int8_, 0, AllHeads(rows.part()), runs_);
 }
 

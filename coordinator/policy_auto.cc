@@ -55,6 +55,15 @@ double RoomOfRecompute(const EngineOptions& options) {
   return 0;
 }
 
+// EpochConfig::made_tokens_max where K and V are made from token numbers; 0: they cannot be.
+uint32_t MadeTokensMax(const EngineOptions& options) {
+  uint32_t most = 0;
+  for (const WeighedPolicy& policy : options.policy_auto->policies) {
+    most = std::max(most, policy.fetch.made_tokens_max);
+  }
+  return most;
+}
+
 }  // namespace
 
 PolicyAuto::PolicyAuto(const EngineOptions& options) : options_(options) {
@@ -308,7 +317,8 @@ cost::PolicyPools PolicyAuto::PoolsOf(const PolicyMeasures& measures) const {
           .lanes_max = options_.scheduler.lanes,
           .lanes_auto = options_.scheduler.lanes_auto,
           .link = LinkOf(measures),
-          .room = RoomOfRecompute(options_)};
+          .room = RoomOfRecompute(options_),
+          .made_tokens_max = MadeTokensMax(options_)};
 }
 
 // As measured, now or when nodes of replicas were linked last; else as a copy within a host.

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/check.h"
+#include "cost/token_layer.h"
 
 namespace lamina::core {
 namespace {
@@ -111,28 +112,25 @@ void CountWorst(const std::vector<double>& seconds, std::vector<PolicyFigure>& f
   }
 }
 
-std::vector<PolicyFigure> FiguresOf(const PolicyInputs& inputs,
-                                    const std::vector<PolicyCandidate>& candidates,
-                                    const cost::PolicyLoad& load,
-                                    const PolicyCorrections& corrections,
-                                    absl::Span<const PolicyInputs> ends) {
-  std::vector<PolicyFigure> figures;
+// What each that can be had loses, altogether or at each end.
+void CountLosses(absl::Span<const PolicyInputs> ends, const cost::PolicyLoad& load,
+                 const PolicyCorrections& corrections, std::vector<PolicyFigure>& figures) {
   std::vector<double> seconds;
-  for (const PolicyCandidate& candidate : candidates) {
-    figures.push_back(FigureOf(inputs, candidate, load, corrections));
-    seconds.push_back(Both(figures.back()));
-  }
   if (ends.empty()) {
-    CountWorst(seconds, figures);
-  }
-  for (const PolicyInputs& end : ends) {
-    for (size_t i = 0; i < candidates.size(); ++i) {
-      seconds[i] = Both(FigureOf(end, candidates[i], load, corrections));
-      figures[i].ends.push_back(seconds[i]);
+    for (const PolicyFigure& figure : figures) {
+      seconds.push_back(figure.seconds > 0 ? Both(figure) : 0);
     }
     CountWorst(seconds, figures);
   }
-  return figures;
+  for (const PolicyInputs& end : ends) {
+    seconds.clear();
+    for (PolicyFigure& figure : figures) {
+      const bool had = figure.seconds > 0;
+      seconds.push_back(had ? Both(FigureOf(end, figure.candidate, load, corrections)) : 0);
+      figure.ends.push_back(seconds.back());
+    }
+    CountWorst(seconds, figures);
+  }
 }
 
 // "; from slow reads to fast ones 21.0 to 15.0 ms, with local 19.0 to 16.5 ms: at worst 1.11 and
@@ -188,6 +186,37 @@ const PolicyFigure* Fastest(const std::vector<PolicyFigure>& figures,
   return fastest;
 }
 
+std::string WhyNoTokens(const cost::PolicyStep& step) {
+  std::string why = absl::StrFormat(
+      "K and V of a token take %.3g us in a layer to make from its number", step.make_token * 1e6);
+  if (step.from_activation > 0) {
+    absl::StrAppendFormat(&why, ", %.1f times as long as from its activation,",
+                          step.make_token / step.from_activation);
+  }
+  absl::StrAppendFormat(&why, " and %.3g us to come", step.send_token * 1e6);
+  if (step.tile_seconds > 0) {
+    absl::StrAppendFormat(&why, "; with %d tokens of each row a step would take %.1f ms, not %.1f",
+                          cost::kTokenTile, step.tile_seconds * 1e3, step.seconds * 1e3);
+  }
+  return why;
+}
+
+// Where none are made from their numbers the step is that of fetch_heads, which is there for it; an
+// epoch that is there already is as good.
+void RuleOutIdleTokens(std::optional<cost::KvPolicy> current, std::vector<PolicyFigure>& figures) {
+  if (current == cost::KvPolicy::kFetchTokens ||
+      Find(figures, cost::KvPolicy::kFetchHeads) == nullptr) {
+    return;
+  }
+  for (PolicyFigure& figure : figures) {
+    if (figure.candidate.policy == cost::KvPolicy::kFetchTokens && figure.seconds > 0 &&
+        figure.step.share == 0) {
+      figure.candidate.why_not = WhyNoTokens(figure.step);
+      figure.seconds = 0;
+    }
+  }
+}
+
 }  // namespace
 
 double KvBytesReadPerToken(absl::Span<const AttentionDescriptor> layers, double context) {
@@ -222,8 +251,12 @@ PolicyChoice ChoosePolicy(const PolicyInputs& inputs,
                           const PolicyCorrections& corrections,
                           absl::Span<const PolicyInputs> ends) {
   LAMINA_CHECK(!candidates.empty());
-  PolicyChoice choice{.policy = candidates.front().policy,
-                      .figures = FiguresOf(inputs, candidates, load, corrections, ends)};
+  PolicyChoice choice{.policy = candidates.front().policy};
+  for (const PolicyCandidate& candidate : candidates) {
+    choice.figures.push_back(FigureOf(inputs, candidate, load, corrections));
+  }
+  RuleOutIdleTokens(current, choice.figures);
+  CountLosses(ends, load, corrections, choice.figures);
   const PolicyFigure* const fastest = Fastest(choice.figures);
   if (fastest == nullptr) {
     choice.why = absl::StrCat("no policy can be had: ", candidates.front().why_not);
