@@ -31,6 +31,11 @@ class FetchSplits {
   // Errors: kInternal  the plan does not fit the epoch, or the run not the tables.
   virtual absl::StatusOr<plan::FetchSplit> Of(const RowRun& run,
                                               const plan::StepPlan& plan) const = 0;
+
+  // As above, of the tokens of the sequence's span of this number (plan::SplitBySpan()).
+  // Requires: partition token_range.
+  virtual absl::StatusOr<plan::FetchSplit> OfSpan(const RowRun& run, const plan::StepPlan& plan,
+                                                  uint32_t span) const = 0;
 };
 
 // Path recompute: by the step's plan. Path fetch: by the tokens' slots where these are of kinds, by

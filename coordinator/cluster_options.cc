@@ -446,9 +446,10 @@ absl::Status SettlePartition(const ClusterConfig& config, EngineOptions& options
   const bool activations = options.fetch.activation_width > 0;
   if (activations) {
     needs.slot_block = WholeSlots(options.fetch, 1);
+    const uint64_t kv = KvBytesPerToken(options.layers);
     needs.more_bytes =
-        HeadBytesBesidesKv(options.fetch, options.layers.size(), KvBytesPerToken(options.layers),
-                           options.layers[0].kv_heads);
+        HeadBytesBesidesKv(options.fetch, options.layers.size(), kv, options.layers[0].kv_heads);
+    needs.slot_bytes = SlotBytes(options.fetch, options.layers.size(), kv);
   }
   if ((activations || options.fetch.sparse_ratio > 0) && config.partition == Partition::kAuto) {
     options.partition = Partition::kRequest;
@@ -460,8 +461,7 @@ absl::Status SettlePartition(const ClusterConfig& config, EngineOptions& options
     LAMINA_RETURN_IF_ERROR(core::CheckPartition(config.partition, needs));
   }
   if (options.partition == Partition::kTokenRange && options.fetch.bytes > 0 &&
-      (options.fetch.made_tokens_max > 0 ||
-       !plan::ServesSpans(PathsOnMemoryNodes(options, options.fetch)))) {
+      !plan::ServesSpans(PathsOnMemoryNodes(options, options.fetch))) {
     return absl::UnimplementedError(
         absl::StrCat("partition: auto chose token_range (", options.partition_why,
                      "), which this version does not serve with policy ",

@@ -226,14 +226,14 @@ uint32_t RunTokensMax(const EpochConfig& config);
 bool ServesSpans(AttentionPaths paths);
 
 // Errors: kInvalidArgument  path fetch with several compute nodes; partition token_range with paths
-//                           that are not served with it, activations, or K and V from token
-//                           numbers; windows in which one KV head of the longest sequence, or span,
-//                           does not fit, or as many as the epoch fixes, or where activations are
-//                           kept all: says how many bytes would do; activations of fewer elements
-//                           than there are KV heads with partition head, or any with INT8; path
-//                           recompute without activations in addition to K and V; activations that
-//                           stay on the compute node where nothing is made of them; K and V from
-//                           token numbers without path fetch, or with activations or INT8.
+//                           that are not served with it; windows in which one KV head of the
+//                           longest sequence, or span, does not fit, or as many as the epoch fixes,
+//                           or where activations are kept all: says how many bytes would do;
+//                           activations of fewer elements than there are KV heads with partition
+//                           head, or any with INT8; path recompute without activations in addition
+//                           to K and V; activations that stay on the compute node where nothing is
+//                           made of them; K and V from token numbers without path fetch, or with
+//                           activations or INT8.
 absl::Status CheckFetch(const EpochConfig& config);
 
 }  // namespace lamina::plan

@@ -362,6 +362,31 @@ TEST(SchedulerSimTest, EveryClientSeesItsTokensWhereSequencesAreCut) {
   }
 }
 
+// Cut sequences have paths: activations that are asked for are there, also of parts that were kept
+// behind tokens that are missing, and those that stay are of tokens that the sequence computes.
+TEST(SchedulerSimTest, EveryClientSeesItsTokensWhereCutSequencesHavePaths) {
+  SimReach reach;
+  for (uint64_t seed = 1; seed <= 2 * kSeeds; ++seed) {
+    const SimReport report = SimWorld({.seed = seed,
+                                       .prefix_cache = seed % 4 != 0,
+                                       .windows = seed % 5 == 0,
+                                       .beams = seed % 7 == 0,
+                                       .paths = true,
+                                       .spans = true})
+                                 .Run();
+    ASSERT_EQ(report.failure, "") << HowToReplay(seed, report);
+    reach.Add(report.reach);
+  }
+  std::cout << 2 * kSeeds << " seeds: " << reach.ToString() << "\n";
+
+  EXPECT_GT(reach.path_changes, 500);
+  EXPECT_GT(reach.fetch_placed, 20);
+  EXPECT_GT(reach.bare_joins, 20);
+  EXPECT_GT(reach.kept_behind_holes, 100);
+  EXPECT_GT(reach.tokens_kept, 500);
+  EXPECT_GT(reach.epochs, 500);
+}
+
 // Requests have salts: no row reads what was stored for a request with another one, be it in slots,
 // read back from a tier, kept over an epoch's end or on another replica.
 TEST(SchedulerSimTest, EveryClientSeesItsTokensAndFindsWhatItsSaltHasKept) {
