@@ -81,7 +81,8 @@ def name_of(plan):
     found = {("1 x core", "local"): "one core", ("1 x both", "local"): "both cores"}.get((plan["machines"], plan["policy"]))
     if plan["machines"] == "2 x core":
         found = {"2 replicas, local": "two nodes of one core each, local",
-                 "1 replica of 2 stages, local": "two stages of one core each, local"}.get(plan["arrangement"])
+                 "1 replica of 2 stages, local": "two stages of one core each, local",
+                 "1 replica of 2 shards, local": "two shards of one core each, local"}.get(plan["arrangement"])
     if plan["machines"] == "1 x core + 1 x core" and plan["policy"] == "attend_remote":
         found = f"two pools, {lanes[1]} lane{'s' if lanes[1] != '1' else ''}"
     if plan["machines"] == "1 x core + 1 x core" and plan["policy"] == "fetch_heads":

@@ -95,7 +95,16 @@ def batch(running, load):
                  "max_tokens": int(keys["--output-tokens"])}}) + "\n" for i in range(int(keys["--requests"]))))
     report = json.loads(run(*running.client, program("lamina"), "batch", "--json", "--input", lines, "--output",
                             answers, "--concurrency", keys["--concurrency"], "--server", running.address))
-    return report["output_tokens_per_second"], {"p50": 0.0, "p99": 0.0}
+    return report["output_tokens_per_second"], None  # Its answers come whole.
+
+
+def tpot_of(times):
+    """The median of the rounds; None where a way tells no times."""
+    return None if None in times else {p: statistics.median(t[p] for t in times) for p in ("p50", "p99")}
+
+
+def in_words(tpot):
+    return f"{'-':>11} {'':9}" if tpot is None else f"{tpot['p50']:11.2f}/{tpot['p99']:9.2f}"
 
 
 def main():
@@ -129,16 +138,15 @@ def main():
                 for way in (grpc, other) if turn % 2 == 0 else (other, grpc):
                     results[way].append(way(running, load))
             rate = {way: statistics.median(r for r, _ in found) for way, found in results.items()}
-            tpot = {way: {p: statistics.median(t[p] for _, t in found) for p in ("p50", "p99")}
-                    for way, found in results.items()}
+            tpot = {way: tpot_of([times for _, times in found]) for way, found in results.items()}
             row = {"concurrency": point, "grpc_tokens_per_second": rate[grpc], "tokens_per_second": rate[other],
                    "ratio": rate[other] / rate[grpc], "grpc_tpot_ms": tpot[grpc], "tpot_ms": tpot[other],
                    "rounds": {way.__name__: [r for r, _ in found] for way, found in results.items()}}
-            cpu = [times["gateway_us"] for _, times in results[other] if "gateway_us" in times]
+            cpu = [times["gateway_us"] for _, times in results[other] if times and "gateway_us" in times]
             row["gateway_us_per_token"] = statistics.median(cpu) if cpu else None
             rows.append(row)
             print(f"{point:9} {rate[grpc]:11.1f} {rate[other]:11.1f} {row['ratio']:6.3f}"
-                  f" {tpot[grpc]['p50']:11.2f}/{tpot[grpc]['p99']:9.2f} {tpot[other]['p50']:11.2f}/{tpot[other]['p99']:9.2f}"
+                  f" {in_words(tpot[grpc])} {in_words(tpot[other])}"
                   f"   rounds {' '.join(f'{a:.0f}:{b:.0f}' for a, b in zip(*row['rounds'].values()))}"
                   + (f"   gateway {row['gateway_us_per_token']:.0f} us/token" if cpu else ""), flush=True)
     if arguments.json:

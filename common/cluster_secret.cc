@@ -28,7 +28,9 @@ constexpr size_t kFileBytesMax = 2 * ClusterSecret::kTokenBytesMax;
 
 class File {
  public:
-  explicit File(const std::string& path) : fd_(open(path.c_str(), O_RDONLY | O_CLOEXEC)) {}
+  // A pipe without a writer is refused like others, and not waited for.
+  explicit File(const std::string& path)
+      : fd_(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)) {}
   ~File() {
     if (fd_ >= 0) {
       close(fd_);

@@ -208,20 +208,27 @@ absl::StatusOr<bool> PieceWindows::AttendCome(Lane& lane,
                                               absl::FunctionRef<void(uint32_t node)> attend,
                                               absl::FunctionRef<void(uint32_t node)> ended) {
   for (uint32_t node = 0; node < streams_[lane.index].size(); ++node) {
-    if (Ended(lane, node) || !HasCome(lane, node)) {
-      continue;
-    }
-    LAMINA_ASSIGN_OR_RETURN(const size_t bytes, Take(lane, node));
-    attend(node);
-    telemetry::AddTo(context_.counters.kv_bytes_read, bytes);
-    context_.intervals.EndIntervalOf(lane, telemetry::WorkKind::kAttend, StreamOf(lane, node).layer,
-                                     MemoryPeer(node), bytes);
-    LAMINA_RETURN_IF_ERROR(GiveBack(lane, node));
-    if (Ended(lane, node)) {
-      ended(node);
-    }
+    LAMINA_RETURN_IF_ERROR(AttendNext(lane, node, attend, ended));
   }
   return Ended(lane);
+}
+
+absl::Status PieceWindows::AttendNext(Lane& lane, uint32_t node,
+                                      absl::FunctionRef<void(uint32_t node)> attend,
+                                      absl::FunctionRef<void(uint32_t node)> ended) {
+  if (Ended(lane, node) || !HasCome(lane, node)) {
+    return absl::OkStatus();
+  }
+  LAMINA_ASSIGN_OR_RETURN(const size_t bytes, Take(lane, node));
+  attend(node);
+  telemetry::AddTo(context_.counters.kv_bytes_read, bytes);
+  context_.intervals.EndIntervalOf(lane, telemetry::WorkKind::kAttend, StreamOf(lane, node).layer,
+                                   MemoryPeer(node), bytes);
+  LAMINA_RETURN_IF_ERROR(GiveBack(lane, node));
+  if (Ended(lane, node)) {
+    ended(node);
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace lamina::compute_node

@@ -5,6 +5,7 @@
 #include <bit>
 
 #include "common/kv_form.h"
+#include "common/status_macros.h"
 #include "plan/token_sets.h"
 
 namespace lamina::compute_node {
@@ -17,6 +18,7 @@ SparseKv::SparseKv(const WorkerContext& context, const TokenChoice& choice, Spar
       resident_(resident),
       attention_(attention),
       windows_(context),
+      by_head_(ByHead(context.config)),
       lanes_(context.config.lanes),
       has_int8_(context.config.int8_tails > 0),
       int8_(attention, context.config.rows_max) {
@@ -28,11 +30,14 @@ SparseKv::SparseKv(const WorkerContext& context, const TokenChoice& choice, Spar
 
 void SparseKv::BeginStep(const Lane& lane) {
   windows_.BeginStep(lane);
-  for (uint32_t node = 0; node < context_.config.memory_nodes.size(); ++node) {
-    Stream& stream = lanes_[lane.index].streams[node];
+  LaneState& state = lanes_[lane.index];
+  state.in_turn = false;
+  for (uint32_t node = 0; node < state.streams.size(); ++node) {
+    Stream& stream = state.streams[node];
     stream.weighed.clear();
     for (const RowRun& run : choice_.part(lane, node).rows) {
       stream.weighed.push_back(sums_.Weighed(*context_.sequences.Find(run.sequence), run));
+      state.in_turn = state.in_turn || (by_head_ && stream.weighed.back() > 0);
     }
   }
 }
@@ -63,15 +68,48 @@ void SparseKv::BeginLayer(const Lane& lane) {
       }
     }
     stream.first_chosen.push_back(stream.chosen.size());
-    stream.weights.assign(weights, 0.0f);
+    stream.weights.assign(SummedIn(node) == node ? weights : 0, 0.0f);
     windows_.BeginLayer(lane, node, state.layer, stream.runs);
   }
 }
 
 absl::StatusOr<bool> SparseKv::Poll(Lane& lane) {
-  return windows_.AttendCome(
-      lane, [&](uint32_t node) { has_int8_ ? AttendInt8(lane, node) : Attend(lane, node); },
-      [&](uint32_t node) { EndLayer(lane, node); });
+  const auto attend = [&](uint32_t node) {
+    has_int8_ ? AttendInt8(lane, node) : Attend(lane, node);
+  };
+  const auto ended = [&](uint32_t node) {
+    if (!by_head_ || windows_.Ended(lane)) {
+      EndLayer(lane, SummedIn(node));
+    }
+  };
+  for (uint32_t node = 0; node < lanes_[lane.index].streams.size(); ++node) {
+    if (IsTurnOf(lane, node)) {
+      LAMINA_RETURN_IF_ERROR(windows_.AttendNext(lane, node, attend, ended));
+    }
+  }
+  return windows_.Ended(lane);
+}
+
+void SparseKv::AppendAwaited(const Lane& lane, std::vector<AwaitedSignal>& awaited) const {
+  for (uint32_t node = 0; node < lanes_[lane.index].streams.size(); ++node) {
+    if (IsTurnOf(lane, node)) {
+      windows_.AppendAwaited(lane, node, awaited);
+    }
+  }
+}
+
+bool SparseKv::IsTurnOf(const Lane& lane, uint32_t node) const {
+  for (uint32_t before = 0; lanes_[lane.index].in_turn && before < node; ++before) {
+    if (!windows_.Ended(lane, before)) {
+      return false;
+    }
+  }
+  return true;
+}
+
+float* SparseKv::WeightsOf(const Lane& lane, uint32_t node, uint32_t run) {
+  Stream& stream = lanes_[lane.index].streams[SummedIn(node)];
+  return stream.weights.data() + stream.first_weight[run];
 }
 
 void SparseKv::Attend(Lane& lane, uint32_t node) {
@@ -108,7 +146,7 @@ void SparseKv::Attend(Lane& lane, uint32_t node) {
 }
 
 void SparseKv::AttendInt8(Lane& lane, uint32_t node) {
-  Stream& stream = lanes_[lane.index].streams[node];
+  const Stream& stream = lanes_[lane.index].streams[node];
   const plan::FetchPiece& piece = windows_.piece(lane, node);
   int8_runs_.clear();
   for (uint32_t i = piece.first_run; i < piece.runs_end; ++i) {
@@ -119,7 +157,7 @@ void SparseKv::AttendInt8(Lane& lane, uint32_t node) {
          .chosen =
              absl::MakeConstSpan(stream.chosen).subspan(first, stream.first_chosen[i + 1] - first),
          .weighed = stream.weighed[i],
-         .weights = stream.weights.data() + stream.first_weight[i]});
+         .weights = WeightsOf(lane, node, i)});
   }
   int8_.Attend(windows_.RowsOf(lane, node), piece,
                reinterpret_cast<std::byte*>(windows_.elements(lane, node)), int8_runs_);
@@ -127,7 +165,7 @@ void SparseKv::AttendInt8(Lane& lane, uint32_t node) {
 
 void SparseKv::AddItems(const Lane& lane, uint32_t node, uint32_t run, const PieceRows& rows,
                         absl::Span<const Extent> slots) {
-  Stream& stream = lanes_[lane.index].streams[node];
+  const Stream& stream = lanes_[lane.index].streams[node];
   const plan::FetchRun& tokens = stream.runs[run];
   const uint32_t row = choice_.part(lane, node).rows[run].first_row;
   const auto add = [&](uint32_t first, uint32_t count, float* weights) {
@@ -145,7 +183,7 @@ void SparseKv::AddItems(const Lane& lane, uint32_t node, uint32_t run, const Pie
   };
   const uint32_t plain = tokens.tokens - stream.weighed[run];
   add(0, plain, nullptr);
-  add(plain, stream.weighed[run], stream.weights.data() + stream.first_weight[run]);
+  add(plain, stream.weighed[run], WeightsOf(lane, node, run));
 }
 
 // All heads have been attended: the weights of the rows are complete.

@@ -8,8 +8,11 @@
 //
 // Where K and V are INT8 a piece is attended by SparseInt8.
 //
-// A piece has some heads of some runs (plan/fetch_pieces.h); sums are of all heads, and are handed
-// on when a layer's last piece has been attended.
+// A piece has some heads of some runs (plan/fetch_pieces.h); sums are of all heads, added up in
+// their order, and are handed on when a layer's last piece has been attended. Where heads are
+// spread over memory nodes, and a row of the step is weighed, pieces of a node are attended when
+// those of the nodes before it have been: these have the heads before its own. So sums have the
+// same bits in any partition, however pieces come.
 //
 // Threading: the data thread. Allocation: per epoch, and when a step or a layer begins.
 
@@ -50,17 +53,16 @@ class SparseKv {
   // Attends at most one piece of each memory node that has come, and gives its window back. Whether
   // none is missing. Errors: as Peers::CheckWindow(), Peers::Put().
   absl::StatusOr<bool> Poll(Lane& lane);
-  void AppendAwaited(const Lane& lane, std::vector<AwaitedSignal>& awaited) const {
-    windows_.AppendAwaited(lane, awaited);
-  }
+  // A node whose turn has not come is not awaited: its next piece may be here.
+  void AppendAwaited(const Lane& lane, std::vector<AwaitedSignal>& awaited) const;
 
  private:
   // What one memory node sends of one lane.
   struct Stream {
     std::vector<plan::FetchRun> runs;  // The layer's, with the chosen tokens before them.
-    // For each run: how many of its rows, the last ones, are weighed, and where in `weights` the
-    // sums of the first of them begin: each has as many floats as the run has tokens, its own
-    // counted.
+    // For each run: how many of its rows, the last ones, are weighed, and where in `weights` of the
+    // stream that SummedIn() says the sums of the first of them begin: each has as many floats as
+    // the run has tokens, its own counted.
     std::vector<uint32_t> weighed;
     std::vector<size_t> first_weight;
     std::vector<float> weights;
@@ -72,8 +74,15 @@ class SparseKv {
   struct LaneState {
     uint32_t layer = 0;
     std::vector<Stream> streams;  // [memory nodes]
+    bool in_turn = false;         // Nodes are attended one behind the other.
   };
 
+  // Whether pieces of the node may be attended: those before it have none left, or need not.
+  bool IsTurnOf(const Lane& lane, uint32_t node) const;
+  // The memory node in whose stream the weights of another's runs are added up: the first one where
+  // all have the same runs.
+  uint32_t SummedIn(uint32_t node) const { return by_head_ ? 0 : node; }
+  float* WeightsOf(const Lane& lane, uint32_t node, uint32_t run);
   void Attend(Lane& lane, uint32_t node);
   void AttendInt8(Lane& lane, uint32_t node);
   // Items of the run's rows; `slots` have the chosen tokens and the rows' own, in their order.
@@ -87,6 +96,7 @@ class SparseKv {
   const ResidentKv& resident_;
   WeighedAttention& attention_;
   PieceWindows windows_;
+  const bool by_head_;  // Each memory node has some heads of all runs.
   std::vector<LaneState> lanes_;
   std::vector<Extent> extents_;  // Those that the items name.
   std::vector<Extent> kept_;     // Slots of one run's tokens that stay here.

@@ -75,13 +75,16 @@ uint64_t SparseSums::bytes() const {
 
 // Every sequence may be as long as any: forks of a long prompt share its slots, and its rows, which
 // their windows leave behind. Each has sums of its own, and rows of its own tokens, each of which
-// has a slot.
+// has a slot: one on each memory node where heads are spread over these.
 uint64_t SparseSums::BytesMax(const plan::EpochConfig& config) {
   if (config.sparse_tokens != SparseTokens::kWindowSums) {
     return 0;
   }
   const uint32_t tokens = config.sequence_tokens_max;
-  const uint64_t slots = std::accumulate(config.slots.begin(), config.slots.end(), uint64_t{0});
+  const uint64_t slots =
+      config.partition == Partition::kHead
+          ? config.slots.front()
+          : std::accumulate(config.slots.begin(), config.slots.end(), uint64_t{0});
   const uint64_t sequences =
       std::min(uint64_t{config.lanes} * plan::RowSequencesMax(config), slots);
   const uint64_t rows = std::min(sequences * policy::KeptHalf(tokens, config.sparse_ratio), slots);

@@ -88,25 +88,37 @@ absl::Status TokenChoice::BeginStep(const Lane& lane, absl::Span<const RowRun> r
     if (part.rows.empty()) {
       continue;
     }
-    const auto layers = static_cast<uint32_t>(context_.config.layers.size());
-    const plan::TokenSets& sets = part.sets = plan::TokenSets(layers, part.runs);
+    part.sets = plan::TokenSets(static_cast<uint32_t>(context_.config.layers.size()), part.runs);
     part.first_word = next_word + kHeaderWords;
-    next_word = part.first_word + sets.bytes() / sizeof(uint64_t);
-    for (uint32_t run = 0; run < part.rows.size(); ++run) {
-      const RowRun& rows = part.rows[run];
-      sums_.BeginRun(*context_.sequences.Find(rows.sequence), rows.first_token);
-      const uint32_t resident = resident_.First(rows.sequence, rows.first_token);
-      for (uint32_t layer = 0; layer < layers; ++layer) {
-        const size_t at = part.first_word + sets.SetOf(layer, run);
-        const auto set = absl::MakeSpan(state.staged).subspan(at, sets.words());
-        Choose(layer, rows, set);
-        state.staged[part.first_word + sets.KeptOf(layer, run)] =
-            MoveFrom(resident, set, absl::MakeSpan(state.kept).subspan(at, sets.words()));
+    const size_t words = part.sets.bytes() / sizeof(uint64_t);
+    next_word = part.first_word + words;
+    if (node > 0 && ByHead(context_.config)) {  // As the first node's.
+      for (std::vector<uint64_t>* sets : {&state.staged, &state.kept}) {
+        std::copy_n(sets->data() + state.nodes[0].first_word, words,
+                    sets->data() + part.first_word);
       }
+    } else {
+      ChooseAll(part, state);
     }
     LAMINA_RETURN_IF_ERROR(Put(lane, node));
   }
   return absl::OkStatus();
+}
+
+void TokenChoice::ChooseAll(const Part& part, LaneState& state) {
+  const plan::TokenSets& sets = part.sets;
+  for (uint32_t run = 0; run < part.rows.size(); ++run) {
+    const RowRun& rows = part.rows[run];
+    sums_.BeginRun(*context_.sequences.Find(rows.sequence), rows.first_token);
+    const uint32_t resident = resident_.First(rows.sequence, rows.first_token);
+    for (uint32_t layer = 0; layer < context_.config.layers.size(); ++layer) {
+      const size_t at = part.first_word + sets.SetOf(layer, run);
+      const auto set = absl::MakeSpan(state.staged).subspan(at, sets.words());
+      Choose(layer, rows, set);
+      state.staged[part.first_word + sets.KeptOf(layer, run)] =
+          MoveFrom(resident, set, absl::MakeSpan(state.kept).subspan(at, sets.words()));
+    }
+  }
 }
 
 void TokenChoice::Choose(uint32_t layer, const RowRun& run, absl::Span<uint64_t> set) {

@@ -85,6 +85,8 @@ class TokenChoice {
                                               of.sets.words());
   }
   void Choose(uint32_t layer, const RowRun& run, absl::Span<uint64_t> set);
+  // Sets of all layers of the runs of one of the lane's parts.
+  void ChooseAll(const Part& part, LaneState& state);
   absl::Status Put(const Lane& lane, uint32_t node);
 
   const WorkerContext& context_;

@@ -366,7 +366,7 @@ absl::Status CheckReachable(const ClusterConfig& config) {
   const std::string host = ParseHostPort(config.coordinator_listen)->host;
   const auto check = [&](const auto& nodes) -> absl::Status {
     for (const auto& node : nodes) {
-      if (IsThisHost(host) && !IsThisHost(node.host)) {
+      if (IsLoopback(host) && !IsLoopback(node.host)) {
         return Invalid("coordinator.listen", config.coordinator_listen,
                        absl::StrCat("an address of this host that ", node.name, " on ", node.host,
                                     " can reach, or 0.0.0.0 for all"));

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Writing of the cluster file: what it prints reads back as the same configuration.
+#include <charconv>
+#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -65,6 +67,13 @@ std::string FormatExactDuration(Nanos length) {
   return absl::StrCat(length, "ns");
 }
 
+// The shortest decimal that reads back as the same number; StrCat rounds to six digits.
+std::string FormatExactNumber(double value) {
+  char digits[32];
+  const auto end = std::to_chars(digits, digits + sizeof(digits), value);
+  return std::string(digits, end.ptr);
+}
+
 void EmitStage(YAML::Emitter& out, const ComputeNodeConfig& node) {
   if (!node.replica.empty()) {
     out << YAML::Key << "replica" << YAML::Value << node.replica;
@@ -83,7 +92,8 @@ void EmitStage(YAML::Emitter& out, const ComputeNodeConfig& node) {
 
 void EmitPrice(YAML::Emitter& out, double price_per_hour) {
   if (price_per_hour > 0) {
-    out << YAML::Key << "price" << YAML::Value << absl::StrCat(price_per_hour, "/h");
+    out << YAML::Key << "price" << YAML::Value
+        << absl::StrCat(FormatExactNumber(price_per_hour), "/h");
   }
 }
 
@@ -324,7 +334,7 @@ std::string ToYaml(const ClusterConfig& config) {
       number("streaming_window", config.fetch.streaming_window);
     }
     if (config.Prepares(kPolicyFetchSparse)) {
-      word("caching_ratio", absl::StrCat(config.fetch.caching_ratio));
+      word("caching_ratio", FormatExactNumber(config.fetch.caching_ratio));
       word("sparse", EnumName(internal::kSparseTokens, config.fetch.sparse));
     }
     if (config.fetch.resident_bytes > 0) {

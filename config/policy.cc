@@ -308,19 +308,11 @@ absl::Status CheckNamedTokens(const ClusterConfig& config) {
                      "is served by this version with ",
                      policy));
   }
-  const bool sums =
-      config.policy == kPolicyFetchSparse && fetch.sparse == SparseTokens::kWindowSums;
-  if (config.partition == Partition::kHead && sums) {
-    return absl::UnimplementedError(absl::StrCat(
-        "partition: only request is served by this version with ", policy,
-        " and window sums, which are summed over all heads in their order; set it to request or "
-        "auto, or fetch.sparse to local or strided"));
-  }
   return config.partition != Partition::kTokenRange
              ? absl::OkStatus()
              : absl::UnimplementedError(
                    absl::StrCat("partition: token_range is not served by this version with ",
-                                policy, "; set it to request or auto", sums ? "" : ", or to head"));
+                                policy, "; set it to request, head or auto"));
 }
 
 absl::Status CheckSparse(const ClusterConfig& config) {

@@ -33,6 +33,17 @@ ClusterMembers::Load LoadOf(const core::SchedulerStats& stats, uint64_t tokens, 
   return load;
 }
 
+// All choices wait before the first one runs, so that too many are refused however often the client
+// tries. What was accepted before is taken nonetheless, and a search is one sequence.
+absl::Status CheckQueueTakes(const GenerateSpec& spec, uint32_t waiting_max) {
+  if (spec.beams.width > 0 || spec.accepted_before || spec.choices <= waiting_max) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat(spec.choices, " choices are more than the queue ever takes, ", waiting_max,
+                   " sequences (limits.waiting_max); ask for fewer"));
+}
+
 }  // namespace
 
 Engine::Impl::Impl(const EngineOptions& o, const model::Tokenizer& tokenizer, const Clock& c)
@@ -104,9 +115,13 @@ void Engine::Impl::NoteRefused(const std::string& request_id, const absl::Status
 void Engine::Impl::Submit(GenerateSpec spec, uint64_t key,
                           const std::shared_ptr<RequestSink>& sink) {
   const std::string id = spec.followed_id.empty() ? spec.request_id : spec.followed_id;
-  if (const absl::Status serving = CheckServing(); !serving.ok()) {
-    NoteRefused(id, serving);
-    sink->OnDone(serving);
+  absl::Status takes = CheckServing();
+  if (takes.ok()) {
+    takes = CheckQueueTakes(spec, options.scheduler.waiting_max);
+  }
+  if (!takes.ok()) {
+    NoteRefused(id, takes);
+    sink->OnDone(takes);
     return;
   }
   const absl::StatusOr<const PreparedPolicy*> policy = PolicyOf(spec);

@@ -326,6 +326,7 @@ void TakeMemoryNear(const std::vector<int>& cores) {
 
 void EndOnTermination() {
   signal(SIGPIPE, SIG_IGN);
+  signal(SIGXFSZ, SIG_IGN);
   WriteLogsOnAThread();
   Signals::Get().Watch();
 }

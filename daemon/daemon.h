@@ -76,7 +76,8 @@ void TakeMemoryNear(const std::vector<int>& cores);
 // Has SIGTERM and SIGINT end the process at once, with exit status 0 (1 if it is not the first),
 // while there are no TerminationHandlers: reading weights may take minutes, and giving memory back
 // seconds. Call it once, first of all that takes time. SIGHUP is no more than a line in the log
-// until OnHangup(). Ignores SIGPIPE, and has logs written by a thread from now on.
+// until OnHangup(). Ignores SIGPIPE and SIGXFSZ: a write to a reader that is gone, or behind the
+// limit of a file's size, is an error. Has logs written by a thread from now on.
 void EndOnTermination();
 
 // While it lives, `first` is called on the first SIGTERM or SIGINT and `second` on the next, from

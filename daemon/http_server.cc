@@ -15,6 +15,7 @@
 #include "common/log.h"
 #include "common/status_macros.h"
 #include "common/version.h"
+#include "daemon/acceptor.h"
 
 namespace lamina::daemon {
 namespace {
@@ -118,24 +119,13 @@ struct HttpServer::Impl {
       return absl::InvalidArgumentError(absl::StrCat("'", listen, "' is not host:port"));
     }
     beast::error_code error;
-    acceptor.close(error);  // It may be open on a port that was tried before.
     tcp::resolver resolver(context);
     const auto found = resolver.resolve(at->host, std::to_string(at->port), error);
     if (error || found.empty()) {
       return absl::UnavailableError(
           absl::StrCat("cannot resolve ", at->host, ": ", error.message()));
     }
-    const tcp::endpoint endpoint = found.begin()->endpoint();
-    acceptor.open(endpoint.protocol(), error);
-    if (!error) {
-      acceptor.set_option(asio::socket_base::reuse_address(true), error);
-    }
-    if (!error) {
-      acceptor.bind(endpoint, error);
-    }
-    if (!error) {
-      acceptor.listen(asio::socket_base::max_listen_connections, error);
-    }
+    error = ListenAt(found.begin()->endpoint(), acceptor);
     if (error) {
       return absl::UnavailableError(
           absl::StrCat("could not listen on ", listen, ": ", error.message(),

@@ -124,7 +124,7 @@ for program in "${programs[@]}"; do
   while IFS='|' read -r name path; do
     [[ $name =~ $system ]] && continue
     [[ -f $path ]] || fail "$(basename "$program") needs $name, which this machine does not have"
-    cp -nL "$path" "$out/lib/"
+    [[ -e $out/lib/${path##*/} ]] || cp -L "$path" "$out/lib/"
   done < <(ldd "$program" | sed -nE 's/^\s*(\S+) => (.*)$/\1|\2/; T; s/ \(0x[0-9a-f]+\)$//; p')
 done
 

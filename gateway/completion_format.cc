@@ -254,12 +254,21 @@ std::string CompletionFormat::RoleEvent(uint32_t index, Usage usage,
 std::string CompletionFormat::TextEvent(uint32_t index, absl::string_view text,
                                         const std::vector<ShownToken>& tokens, uint32_t text_offset,
                                         Usage usage, const TokenCounts& counts) const {
-  const std::string logprobs = Logprobs(tokens, text_offset);
-  const std::string body = head_.chat ? absl::StrCat("\"delta\":{\"content\":", Quote(text), "}")
-                                      : absl::StrCat("\"text\":", Quote(text));
-  return Event(absl::StrCat("{\"index\":", index, ",", body, ",\"logprobs\":", logprobs,
-                            ",\"finish_reason\":null}"),
-               usage, counts);
+  return TextEvent(index, TextMembers(text, tokens, text_offset), usage, counts);
+}
+
+std::string CompletionFormat::TextEvent(uint32_t index, absl::string_view members, Usage usage,
+                                        const TokenCounts& counts) const {
+  return Event(absl::StrCat("{\"index\":", index, ",", members, ",\"finish_reason\":null}"), usage,
+               counts);
+}
+
+std::string CompletionFormat::TextMembers(absl::string_view text,
+                                          const std::vector<ShownToken>& tokens,
+                                          uint32_t text_offset) const {
+  const std::string shown = head_.chat ? absl::StrCat("\"delta\":{\"content\":", Quote(text), "}")
+                                       : absl::StrCat("\"text\":", Quote(text));
+  return absl::StrCat(shown, ",\"logprobs\":", Logprobs(tokens, text_offset));
 }
 
 std::string CompletionFormat::PartEvent(uint32_t index, const AnswerPart& part, size_t number,

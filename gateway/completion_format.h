@@ -80,6 +80,11 @@ class CompletionFormat {
   std::string TextEvent(uint32_t index, absl::string_view text,
                         const std::vector<ShownToken>& tokens, uint32_t text_offset, Usage usage,
                         const TokenCounts& counts) const;
+  // An event of members that TextMembers() has written: several choices may show them.
+  std::string TextEvent(uint32_t index, absl::string_view members, Usage usage,
+                        const TokenCounts& counts) const;
+  std::string TextMembers(absl::string_view text, const std::vector<ShownToken>& tokens,
+                          uint32_t text_offset) const;
   // An event of a chat: a thought, the beginning of call `number` (with its id), or more of its
   // arguments.
   std::string PartEvent(uint32_t index, const AnswerPart& part, size_t number,

@@ -41,29 +41,6 @@ size_t AnswerBytes(const std::vector<Prompt>& prompts, bool echo) {
   return bytes;
 }
 
-// Whether the prompt goes through the model before the answer: for its log-probabilities, or where
-// no token follows, so that the coordinator judges what the request names.
-bool IsScored(const CompletionRequest& request) {
-  return request.logprobs || request.prompt_logprobs.has_value() ||
-         (request.no_tokens && (!request.options.policy.empty() || !request.options.kv.empty()));
-}
-
-// Whether the ids of the prompt are shown and no generation tells them.
-bool ShowsIdsAlone(const CompletionRequest& request) {
-  return request.no_tokens && request.return_ids;
-}
-
-// What truncate_prompt_tokens leaves, as the coordinator cuts it.
-std::vector<TokenId> Kept(std::vector<TokenId> tokens, const client::GenerateOptions& options) {
-  const size_t most = options.prompt_tokens_max.value_or(UINT32_MAX);
-  if (tokens.size() > most && options.truncate_end) {
-    tokens.resize(most);
-  } else if (tokens.size() > most) {
-    tokens.erase(tokens.begin(), tokens.end() - static_cast<std::ptrdiff_t>(most));
-  }
-  return tokens;
-}
-
 }  // namespace
 
 CompletionHandler::CompletionHandler(CompletionRequest request, CompletionHead head,
@@ -72,7 +49,7 @@ CompletionHandler::CompletionHandler(CompletionRequest request, CompletionHead h
     : request_(std::move(request)),
       head_(head),
       format_(std::move(head), {.logprobs = request_.logprobs,
-                                .alternatives = request_.options.logprobs.value_or(0),
+                                .alternatives = request_.alternatives(),
                                 .as_ids = request_.tokens_as_ids}),
       other_format_(std::move(format)),
       backend_(services.backend),
@@ -107,9 +84,9 @@ void CompletionHandler::Prepare() {
   for (size_t i = 0; i < prompts_.size() && writer_ != nullptr; ++i) {
     const client::Prompt& prompt = request_.prompts[i];
     if (const auto* tokens = std::get_if<std::vector<TokenId>>(&prompt); tokens != nullptr) {
-      PrepareTokens(i, Kept(*tokens, request_.options));
+      PrepareTokens(i, request_.Kept(*tokens));
     } else if (request_.chat || request_.options.prompt_tokens_max.has_value() ||
-               !IsScored(request_)) {
+               !request_.scores_prompt()) {
       TokenizePrompt(i);
     } else {
       ScorePrompt(i, prompt);
@@ -128,13 +105,13 @@ void CompletionHandler::TokenizePrompt(size_t index) {
           return;
         }
         Prompt& prompt = self->prompts_[index];
-        const std::vector<TokenId> kept = Kept(result->tokens, self->request_.options);
-        if (ShowsIdsAlone(self->request_)) {
+        const std::vector<TokenId> kept = self->request_.Kept(result->tokens);
+        if (self->request_.shows_ids_alone()) {
           prompt.ids = kept;
         }
         if (kept.size() < result->tokens.size()) {
           prompt.echo.clear();
-        } else if (!IsScored(self->request_)) {
+        } else if (!self->request_.scores_prompt()) {
           prompt.tokens = static_cast<uint32_t>(kept.size());
           self->Prepared(absl::OkStatus());
           return;
@@ -144,12 +121,12 @@ void CompletionHandler::TokenizePrompt(size_t index) {
 }
 
 void CompletionHandler::PrepareTokens(size_t index, const std::vector<TokenId>& tokens) {
-  if (IsScored(request_)) {
+  if (request_.scores_prompt()) {
     ScorePrompt(index, tokens);
     return;
   }
   prompts_[index].tokens = static_cast<uint32_t>(tokens.size());
-  if (ShowsIdsAlone(request_)) {
+  if (request_.shows_ids_alone()) {
     prompts_[index].ids = tokens;
   }
   backend_.Detokenize(tokens,
@@ -162,8 +139,7 @@ void CompletionHandler::PrepareTokens(size_t index, const std::vector<TokenId>& 
 }
 
 void CompletionHandler::ScorePrompt(size_t index, const client::Prompt& prompt) {
-  const uint32_t echoed =
-      request_.echo && request_.logprobs ? request_.options.logprobs.value_or(0) : 0;
+  const uint32_t echoed = request_.echo && request_.logprobs ? request_.alternatives() : 0;
   prompts_[index].cancel_score = backend_.Score(
       prompt,
       {.policy = request_.options.policy,
@@ -194,7 +170,7 @@ void CompletionHandler::TakeScore(size_t index, const client::ScoreResult& score
     prompt.echo_tokens.push_back(std::move(token));
   }
   prompt.tokens = static_cast<uint32_t>(score.tokens.size());
-  if (ShowsIdsAlone(request_)) {
+  if (request_.shows_ids_alone()) {
     prompt.ids = score.tokens;
   }
   prompt.echo = prompt.echo.empty() ? text : prompt.echo;
@@ -211,11 +187,35 @@ void CompletionHandler::Prepared(const absl::Status& status) {
   if (--preparing_ > 0) {
     return;
   }
-  if (request_.no_tokens) {
-    FinishWithoutTokens();
+  if (request_.stream && request_.echo) {
+    WriteEchoes();
   } else {
     Generate();
   }
+}
+
+// Each choice of a stream begins with its prompt. Until that is written only OnGone() and
+// OnSilence() may come, which touch nothing that is shown.
+void CompletionHandler::WriteEchoes() {
+  side_work_.DoForAnswer(
+      AnswerBytes(prompts_, /*echo=*/true),
+      [self = shared_from_this()] {
+        std::vector<std::string> members;
+        for (Prompt& prompt : self->prompts_) {
+          members.push_back(self->format_.TextMembers(
+              prompt.echo, self->PromptTokens(prompt, self->request_.alternatives()), 0));
+          prompt.echo_tokens.clear();
+        }
+        return members;
+      },
+      [self = shared_from_this()](std::vector<std::string> members) {
+        for (size_t i = 0; i < members.size(); ++i) {
+          self->prompts_[i].echo_members = std::move(members[i]);
+        }
+        if (self->writer_ != nullptr) {
+          self->Generate();
+        }
+      });
 }
 
 void CompletionHandler::FinishWithoutTokens() {
@@ -250,6 +250,10 @@ std::vector<ShownToken> CompletionHandler::PromptTokens(const Prompt& prompt,
 // --- Generating ---
 
 void CompletionHandler::Generate() {
+  if (request_.no_tokens) {
+    FinishWithoutTokens();
+    return;
+  }
   unfinished_ = prompts_.size();
   for (size_t i = 0; i < prompts_.size(); ++i) {
     client::GenerateOptions options = request_.options;
@@ -367,8 +371,7 @@ void CompletionHandler::Begin(size_t index, uint32_t c) {
     Send(format_.RoleEvent(IndexOf(index, c), usage_of_events(), Counts()));
   } else if (request_.echo) {
     const Prompt& prompt = prompts_[index];
-    Send(format_.TextEvent(IndexOf(index, c), prompt.echo, EchoedTokens(prompt), 0,
-                           usage_of_events(), Counts()));
+    Send(format_.TextEvent(IndexOf(index, c), prompt.echo_members, usage_of_events(), Counts()));
     choice.characters = CountCharacters(prompt.echo);
   }
 }
@@ -480,7 +483,7 @@ FinishedChoice CompletionHandler::Finished(Prompt& prompt, Choice& choice, uint3
   }
   finished.text = request_.echo ? prompt.echo + choice.parts.text : std::move(choice.parts.text);
   if (request_.echo && request_.logprobs) {
-    finished.tokens = EchoedTokens(prompt);
+    finished.tokens = PromptTokens(prompt, request_.alternatives());
   }
   finished.tokens.insert(finished.tokens.end(), std::make_move_iterator(choice.tokens.begin()),
                          std::make_move_iterator(choice.tokens.end()));

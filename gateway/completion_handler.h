@@ -6,7 +6,8 @@
 // The headers of a stream are sent with its first event, so that a request which the coordinator
 // refuses gets an HTTP status that says so. After that an error is an event.
 //
-// Threading: the gateway's. A large answer in one piece is written by a SideWork.
+// Threading: the gateway's. A large answer in one piece, or large prompts that are echoed, are
+//            written by a SideWork.
 // Limits:    while the client has more than kPendingBytesMax to take, no generation is asked for
 //            more. A chunk in flight of each generation comes on top.
 
@@ -84,6 +85,7 @@ class CompletionHandler final : public RequestHandler,
     std::vector<TokenId> ids;             // With return_token_ids.
     std::string echo;                     // Text of the prompt.
     std::vector<ShownToken> echo_tokens;  // With log-probabilities only.
+    std::string echo_members;             // Streaming: what the event that shows it has.
     std::vector<Choice> choices;
   };
 
@@ -93,12 +95,10 @@ class CompletionHandler final : public RequestHandler,
   void ScorePrompt(size_t index, const client::Prompt& prompt);
   void TakeScore(size_t index, const client::ScoreResult& score);
   void Prepared(const absl::Status& status);
+  void WriteEchoes();
   void Generate();
   void FinishWithoutTokens();
   std::vector<ShownToken> PromptTokens(const Prompt& prompt, uint32_t alternatives) const;
-  std::vector<ShownToken> EchoedTokens(const Prompt& prompt) const {
-    return PromptTokens(prompt, request_.options.logprobs.value_or(0));
-  }
 
   void OnChunk(size_t index, const client::Chunk& chunk);
   void OnDone(size_t index, const absl::Status& status);

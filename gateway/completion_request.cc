@@ -385,6 +385,16 @@ absl::Status ReadChatLogprobs(JsonObject& body, CompletionRequest& request) {
 
 }  // namespace
 
+std::vector<TokenId> CompletionRequest::Kept(std::vector<TokenId> tokens) const {
+  const size_t most = options.prompt_tokens_max.value_or(UINT32_MAX);
+  if (tokens.size() > most && options.truncate_end) {
+    tokens.resize(most);
+  } else if (tokens.size() > most) {
+    tokens.erase(tokens.begin(), tokens.end() - static_cast<std::ptrdiff_t>(most));
+  }
+  return tokens;
+}
+
 absl::StatusOr<std::vector<TokenId>> ParseTokens(const Json& tokens, absl::string_view path) {
   if (!tokens.is_array()) {
     return BadField(

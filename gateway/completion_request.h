@@ -59,6 +59,19 @@ struct CompletionRequest {
     return thought != AnswerReader::Thought::kNone || (family != nullptr && family->always_marks());
   }
 
+  // Whether the prompt goes through the model before the answer: for its log-probabilities, or
+  // where no token follows, so that the coordinator judges what the request names.
+  bool scores_prompt() const {
+    return logprobs || prompt_logprobs.has_value() ||
+           (no_tokens && (!options.policy.empty() || !options.kv.empty()));
+  }
+  // Alternatives of each token that are shown with its log-probability.
+  uint32_t alternatives() const { return options.logprobs.value_or(0); }
+  // Whether the ids of the prompt are shown and no generation tells them.
+  bool shows_ids_alone() const { return no_tokens && return_ids; }
+  // What truncate_prompt_tokens leaves of a prompt, as the coordinator cuts it.
+  std::vector<TokenId> Kept(std::vector<TokenId> tokens) const;
+
   std::shared_ptr<AnswerFormat> format;  // Format of another API; null for OpenAI's completions.
 
   bool stream = false;

@@ -43,11 +43,15 @@ absl::string_view ReasonOf(int status) {
   }
 }
 
+absl::Status HeadTooLarge() {
+  return HttpError(
+      431, "headers_too_large",
+      absl::StrCat("the head of the request has more than ", Connection::kHeadBytesMax, " bytes"));
+}
+
 absl::Status ParseError(const error_code& error) {
   if (error == http::error::header_limit) {
-    return HttpError(431, "headers_too_large",
-                     absl::StrCat("the head of the request has more than ",
-                                  Connection::kHeadBytesMax, " bytes"));
+    return HeadTooLarge();
   }
   if (error == http::error::body_limit) {
     return HttpError(413, "body_too_large", "the body of the request is too large");
@@ -114,6 +118,7 @@ void Connection::NextRequest() {
   parser_->body_limit(settings_.body_bytes_max);
   parser_->eager(true);
   head_seen_ = false;
+  taken_bytes_ = 0;
   head_only_ = false;
   request_ = {};
   route_.clear();
@@ -173,12 +178,19 @@ void Connection::OnRead(const error_code& error, size_t bytes) {
 
 void Connection::Parse() {
   if (state_ == State::kIdle) {
+    // Some clients send an empty line behind a body.
+    unparsed_.erase(0, unparsed_.find_first_not_of("\r\n"));
+    if (unparsed_.empty()) {
+      Read();
+      return;
+    }
     state_ = State::kReading;
     SetDeadline(settings_.request_time);
   }
   error_code error;
   const size_t taken = parser_->put(boost::asio::buffer(unparsed_.data(), unparsed_.size()), error);
   unparsed_.erase(0, taken);
+  taken_bytes_ += taken;
   if (error == http::error::need_more) {
     error = {};
   }
@@ -198,6 +210,9 @@ void Connection::Parse() {
   }
   if (parser_->is_done()) {
     OnRequest();
+  } else if (!head_seen_ && taken_bytes_ + unparsed_.size() > kHeadBytesMax) {
+    // The parser's own limit is on what it has not taken, and it takes fields as they come.
+    RefuseRequest(HeadTooLarge());
   } else if (head_seen_ && unparsed_.size() > kHeadBytesMax) {
     // The parser takes a body's data as it comes: what is left is an extension or the trailer.
     RefuseRequest(HttpError(431, "headers_too_large",

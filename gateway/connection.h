@@ -141,6 +141,7 @@ class Connection final : public ResponseWriter, public std::enable_shared_from_t
   State state_ = State::kIdle;
   std::optional<Parser> parser_;
   bool head_seen_ = false;
+  size_t taken_bytes_ = 0;  // Bytes of this request that the parser took.
   bool reading_ = false;
   std::string unparsed_;
   std::array<char, 8 << 10> read_buffer_;

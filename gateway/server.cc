@@ -11,6 +11,7 @@
 #include "common/host_port.h"
 #include "common/log.h"
 #include "common/status_macros.h"
+#include "daemon/acceptor.h"
 
 namespace lamina::gateway {
 namespace {
@@ -121,18 +122,7 @@ absl::Status Server::Bind(const std::string& listen) {
     return absl::InvalidArgumentError(
         absl::StrCat("gateway.listen '", listen, "': ", error.message()));
   }
-  const tcp::endpoint endpoint = found.begin()->endpoint();
-  acceptor_.close(error);  // It may be open on a port that was tried before.
-  acceptor_.open(endpoint.protocol(), error);
-  if (!error) {
-    acceptor_.set_option(tcp::acceptor::reuse_address(true), error);
-  }
-  if (!error) {
-    acceptor_.bind(endpoint, error);
-  }
-  if (!error) {
-    acceptor_.listen(asio::socket_base::max_listen_connections, error);
-  }
+  error = daemon::ListenAt(found.begin()->endpoint(), acceptor_);
   if (error) {
     return absl::UnavailableError(absl::StrCat("could not listen on ", listen, ": ",
                                                error.message(), "; choose another gateway.listen"));

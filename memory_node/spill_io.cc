@@ -4,6 +4,7 @@
 #include <pthread.h>
 
 #include <algorithm>
+#include <chrono>
 #include <numeric>
 #include <utility>
 
@@ -73,9 +74,9 @@ void SpillIo::Take(std::vector<SpillOrder>& done) {
   done_count_.store(0, std::memory_order_release);
 }
 
-void SpillIo::Wait() {
+bool SpillIo::Wait(Nanos most) {
   std::unique_lock lock(mutex_);
-  idle_.wait(lock, [this] { return under_way_.empty() && telling_ == 0; });
+  return idle_.wait_for(lock, std::chrono::nanoseconds(most), [this] { return IsIdle(); });
 }
 
 SpillIo::Job SpillIo::Next() {
@@ -186,7 +187,7 @@ void SpillIo::End(Entry entry, std::unique_lock<std::mutex>& lock) {
     lock.lock();
     --telling_;
   }
-  if (under_way_.empty() && telling_ == 0) {
+  if (IsIdle()) {
     idle_.notify_all();
   }
 }

@@ -77,9 +77,9 @@ class SpillIo {
   bool has_done() const { return done_count_.load(std::memory_order_acquire) > 0; }
   // Those that are done and have not been taken, in any order.
   void Take(std::vector<SpillOrder>& done);
-  // Waits until nothing is under way any more, and whoever is told has been. What is done is taken
-  // as ever.
-  void Wait();
+  // Waits until nothing is under way any more, and whoever is told has been, for `most` at most.
+  // Returns whether that is so. What is done is taken as ever.
+  bool Wait(Nanos most);
 
  private:
   struct UnderWay {
@@ -102,6 +102,7 @@ class SpillIo {
   }
   // All of these with the lock. What there is for a thread to do.
   Job Next();
+  bool IsIdle() const { return under_way_.empty() && telling_ == 0; }
   // The first order that has a block that was not begun; or none.
   Entry FirstToBegin(bool write);
   // Requires: there is a free buffer.

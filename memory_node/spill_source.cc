@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
 #include "common/status_macros.h"
+#include "common/thread_beat.h"
 #include "plan/spill_blocks.h"
 #include "telemetry/work_meter.h"
 
@@ -48,7 +49,10 @@ absl::Status SpillSource::Open() {
 
 void SpillSource::Close() {
   tier_.io().Cancel();
-  tier_.io().Wait();
+  // A disk may be at a block for longer than a data thread may stand still.
+  while (!tier_.io().Wait(ThreadBeat::kNapMost)) {
+    epoch_.counters.beat.Raise();
+  }
   tier_.io().Take(done_);
   done_.clear();
   tier_.io().Close();

@@ -60,7 +60,7 @@ class SpillSource final : public WorkSource {
   absl::Status Take(const std::vector<plan::SlotMove>& moves);
 
   absl::Status Open() override;
-  // Waits for what the disk is at. Nothing is stored any more.
+  // Waits for what the disk is at, with a beat at each nap. Nothing is stored any more.
   void Close() override;
   uint32_t share() const override { return 1; }
   absl::StatusOr<bool> TakeStep(Lane&) override { return false; }

@@ -78,14 +78,11 @@ absl::Status CheckSparse(const EpochConfig& config) {
                      static_cast<uint32_t>(config.sparse_tokens), "; this version knows 0 to ",
                      static_cast<uint32_t>(SparseTokens::kStrided)));
   }
-  const bool sums = config.sparse_tokens == SparseTokens::kWindowSums;
-  if (sparse && (config.partition == Partition::kTokenRange ||
-                 (config.partition == Partition::kHead && sums))) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("the configuration of epoch ", config.epoch,
-                     sums ? " chooses tokens by sums over all heads" : " names tokens",
-                     ", of which each memory node has some; this version serves partition request",
-                     sums ? "" : " or head"));
+  if (sparse && config.partition == Partition::kTokenRange) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the configuration of epoch ", config.epoch,
+        " names tokens, of which each memory node has some; this version serves partition request "
+        "or head"));
   }
   const bool windows =
       std::any_of(config.layers.begin(), config.layers.end(),

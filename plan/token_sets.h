@@ -98,8 +98,8 @@ class TokenSetWindows {
 uint64_t TokenSetsBytesMax(const EpochConfig& config);
 
 // Errors: kInvalidArgument  a ratio without path sparse, or one that is not in (0, 1] with it;
-//                           an unknown pattern; partition token_range, a layer with a window, or
-//                           window sums with partition head, together with it.
+//                           an unknown pattern; partition token_range, or a layer with a window,
+//                           together with it.
 absl::Status CheckSparse(const EpochConfig& config);
 
 }  // namespace lamina::plan

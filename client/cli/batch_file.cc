@@ -28,6 +28,11 @@ absl::Status Wrong(absl::string_view field, absl::string_view wanted) {
   return absl::InvalidArgumentError(absl::StrCat(field, " is not ", wanted));
 }
 
+absl::Status NotServed(absl::string_view field) {
+  return absl::InvalidArgumentError(
+      absl::StrCat("the field ", field, " is not supported in batches"));
+}
+
 // Reads one field of a body.
 using ReadField = absl::Status (*)(const Json& value, const std::string& name,
                                    BatchRequest* request);
@@ -82,6 +87,11 @@ absl::Status ReadTools(const Json& value, const std::string& name, BatchRequest*
 
 absl::Status ReadStream(const Json& value, const std::string& name, BatchRequest*) {
   return value == false ? absl::OkStatus() : Wrong(name, "false: results of batches come whole");
+}
+
+// What would change an answer is not served; false changes none.
+absl::Status ReadFalse(const Json& value, const std::string& name, BatchRequest*) {
+  return value == false ? absl::OkStatus() : NotServed(name);
 }
 
 absl::Status ReadPromptField(const Json& value, const std::string& name, BatchRequest* request) {
@@ -178,6 +188,10 @@ constexpr Field kFields[] = {
     {"metadata", Ignore},
     {"store", Ignore},
     {"service_tier", Ignore},
+    {"safety_identifier", Ignore},
+    {"prompt_cache_key", Ignore},
+    {"prompt_cache_retention", Ignore},
+    {"prediction", Ignore},
     {"stream", ReadStream},
     {"max_tokens", ReadNumber<&GenerateOptions::max_tokens>},
     {"max_completion_tokens", ReadNumber<&GenerateOptions::max_tokens>},
@@ -197,8 +211,9 @@ constexpr Field kFields[] = {
     {"response_format", ReadResponseFormat},
     {"structured_outputs", ReadStructuredOutputs},
 };
-constexpr Field kChatFields[] = {{"messages", ReadMessages}, {"tools", ReadTools}};
-constexpr Field kCompletionFields[] = {{"prompt", ReadPromptField}};
+constexpr Field kChatFields[] = {
+    {"messages", ReadMessages}, {"tools", ReadTools}, {"logprobs", ReadFalse}};
+constexpr Field kCompletionFields[] = {{"prompt", ReadPromptField}, {"echo", ReadFalse}};
 
 const Field* FindField(absl::string_view name, bool chat) {
   const auto named = [name](const Field& field) { return field.name == name; };
@@ -214,20 +229,17 @@ const Field* FindField(absl::string_view name, bool chat) {
 
 absl::Status ReadBody(const Json& body, BatchRequest* request) {
   const char* prompt = request->chat ? "messages" : "prompt";
-  if (!body.is_object() || !body.contains(prompt)) {
+  if (!body.is_object() || !body.contains(prompt) || body[prompt].is_null()) {
     return absl::InvalidArgumentError(absl::StrCat("the body has no ", prompt));
   }
   request->options.temperature = 1;  // OpenAI's default.
   request->options.max_tokens = request->chat ? kChatTokensDefault : kCompletionTokensDefault;
   for (const auto& [name, value] : body.items()) {
+    if (value.is_null()) {
+      continue;  // Absent, as at the gateway.
+    }
     const Field* field = FindField(name, request->chat);
-    if (field == nullptr) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("the field ", name, " is not supported in batches"));
-    }
-    if (!value.is_null()) {
-      LAMINA_RETURN_IF_ERROR(field->read(value, name, request));
-    }
+    LAMINA_RETURN_IF_ERROR(field == nullptr ? NotServed(name) : field->read(value, name, request));
   }
   // The newer of the two names counts, in whichever order they come, as at the gateway.
   if (const auto newer = body.find("max_completion_tokens");

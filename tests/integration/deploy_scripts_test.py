@@ -80,7 +80,7 @@ except ChildProcessError:
 # As of Slurm 22.05. Host n1 has two GPUs of the job, n2 has one, n3 none.
 SCONTROL = """#!/bin/bash
 [[ $1 != --details ]] || exec cat '{folder}/job'
-[[ $2 != job ]] || exec echo '   Command={folder}/deploy/slurm/lamina.sbatch'
+[[ $2 != job ]] || exec echo '   Command={repository}/deploy/slurm/lamina.sbatch m'
 case $3 in
   'n[1-3]') printf '%s\\n' n1 n2 n3 ;;
   'n[4-5]') printf '%s\\n' n4 n5 ;;
@@ -289,6 +289,22 @@ class DeployScriptsTest(unittest.TestCase):
                                       env={**os.environ, "PATH": f"{self.path}:{os.environ['PATH']}"})
                 self.assertEqual(done.stdout, "none\n", done.stderr)
 
+    def test_a_library_of_two_programs_is_in_a_bundle_once(self):
+        build = self.repository / "build/cuda"
+        for name in ("tests/cuda_gpu_test", "tests/cuda_node_gpu_test", "tests/cuda_ipc_gpu_test", "bin/lamina-gpu-bench"):
+            self.write(build / name, "")
+            shutil.copy("/bin/true", build / name)
+        self.write(self.folder / "libshared.so.1", "")
+        self.write(self.path / "ldd", f"#!/bin/sh\nprintf '\\tlibshared.so.1 => {self.folder}/libshared.so.1 (0x7f)\\n'\n")
+        # With -n coreutils 9.2 to 9.4 fail where the file is there.
+        self.write(self.path / "cp", f"""#!/bin/bash
+[[ $1 != -*n* || ! -e ${{@: -1}}/libshared.so.1 ]] || exit 1
+exec {shutil.which("cp")} "$@"
+""")
+        done = self.run_script("bundle.sh", "--cuda", "--out", str(self.folder / "out"))
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertTrue((self.folder / "out/lib/libshared.so.1").exists())
+
     def test_a_program_of_a_bundle_finds_cuda_where_it_is_named(self):
         build = self.repository / "build/cuda"
         for name in ("tests/cuda_gpu_test", "tests/cuda_node_gpu_test", "tests/cuda_ipc_gpu_test", "bin/lamina-gpu-bench"):
@@ -468,7 +484,7 @@ class DeployScriptsTest(unittest.TestCase):
 
     def slurm_allocation(self, job, **more):
         """The environment of the job, which scontrol knows."""
-        self.write(self.path / "scontrol", SCONTROL.format(folder=self.folder))
+        self.write(self.path / "scontrol", SCONTROL.format(folder=self.folder, repository=self.repository))
         (self.folder / "job").write_text(job)
         allocation = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST_HET_GROUP_0": "n[1-3]", "SLURM_JOB_NODELIST_HET_GROUP_1": "n[4-5]",
                       "SLURM_JOB_CPUS_PER_NODE_HET_GROUP_0": "4(x3)", "SLURM_JOB_CPUS_PER_NODE_HET_GROUP_1": "8(x2)",
@@ -479,16 +495,28 @@ class DeployScriptsTest(unittest.TestCase):
         return subprocess.run([sys.executable, "-B", str(self.repository / "deploy/slurm/cluster_file.py"), "--model", "m", "--token", "t"],
                               env=self.slurm_allocation(job, **more), capture_output=True, text=True, timeout=120)
 
+    def slurm_job(self, **variables):
+        """As Slurm runs it: a copy, somewhere else."""
+        copy = self.folder / "slurm_script"
+        shutil.copy(self.repository / "deploy/slurm/lamina.sbatch", copy)
+        return subprocess.run([str(copy), "m"], capture_output=True, text=True, timeout=120, cwd=self.folder,
+                              env=self.slurm_allocation(SLURM_JOB, **variables))
+
+    def test_a_slurm_job_takes_no_other_programs_than_those_named(self):
+        programs = self.repository / "build/release/bin"
+        self.write(programs / "lamina", SLURM_LAMINA)
+        job = self.slurm_job(LAMINA_BIN=str(self.folder / "cuda"), LAMINA_DIR=str(self.folder / "kept"))
+        self.assertEqual(job.returncode, 1, job.stdout + job.stderr)
+        self.assertIn(f"LAMINA_BIN, {self.folder}/cuda, has no program lamina", job.stderr)
+
     def test_a_slurm_job_ends_with_its_coordinator(self):
-        (self.folder / "deploy").symlink_to(self.repository / "deploy")  # Without a space, as scontrol prints paths.
         (self.folder / "nodes").touch()
         programs = self.folder / "bin"
         for path, text in ((self.path / "srun", SRUN), (self.path / "scancel", SCANCEL), (programs / "lamina", SLURM_LAMINA),
                            (programs / "lamina-coordinator", SLURM_COORDINATOR), (programs / "lamina-compute", SLURM_NODE),
                            (programs / "lamina-memory", SLURM_NODE)):
             self.write(path, text.format(folder=self.folder))
-        job = subprocess.run([str(self.folder / "deploy/slurm/lamina.sbatch"), "m"], capture_output=True, text=True, timeout=120,
-                             env=self.slurm_allocation(SLURM_JOB, LAMINA_BIN=str(programs), LAMINA_DIR=str(self.folder / "kept")))
+        job = self.slurm_job(LAMINA_BIN=str(programs), LAMINA_DIR=str(self.folder / "kept"))
 
         self.assertEqual(job.returncode, 3, job.stdout + job.stderr)
         self.assertIn("the coordinator has ended, with status 3; stopping the others", job.stderr)

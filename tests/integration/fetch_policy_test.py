@@ -269,7 +269,7 @@ class FetchPolicyTest(unittest.TestCase):
             ({"fetch": {"recompute_percent": 10}}, "and the policy is fetch_heads"),
             ({"compute": [{"name": "c0", "memory_budget": "8MiB"}]}, "compute.0.memory_budget: 8.0 MiB has no room for fetch.window, 16.0 MiB"),
             ({"fetch": {"heads": 0}}, "fetch.heads: 0 KV heads cannot come together"),
-            ({"fetch": {"resident": "1MiB"}, "partition": "token_range"}, "with policy fetch_heads and fetch.resident; set it to request or auto, or to head"),
+            ({"fetch": {"resident": "1MiB"}, "partition": "token_range"}, "with policy fetch_heads and fetch.resident; set it to request, head or auto"),
             ({"policy": "fetch_recompute", "fetch": {"heads": 1}}, "fetch.heads: says how many KV heads come together"),
             (hybrid(101), "fetch.activation_percent: 101 is no number from 0 to 100"),
             ({"fetch": {"activation_percent": 10}}, "how many tokens are held as activations, and the policy is fetch_heads"),

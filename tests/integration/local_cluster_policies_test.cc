@@ -270,6 +270,7 @@ TEST(PoliciesClusterTest, ALossyPolicyIsTheirsAloneWhoAskForIt) {
     options.sparse_ratio = 0.3;
     options.lanes = lanes;
     options.memory_nodes = 1 + lanes % 2;
+    options.partition = lanes == 3 ? Partition::kHead : Partition::kRequest;
     options.transports = {lanes % 2 == 0 ? "ucx://" : "shm://"};
     const std::unique_ptr<LocalCluster> cluster = MakeCluster(options);
     ASSERT_NE(cluster, nullptr);

@@ -285,14 +285,32 @@ TEST_F(RequestsTest, RefusesBeyondTheQueueAndSaysTheLimit) {
 // A request of many choices is refused as a whole.
 TEST_F(RequestsTest, RefusesChoicesBeyondTheQueueTogether) {
   Make({.running_max = 2, .waiting_max = 3});
+  GenerateSpec spec = Greedy(RandomPrompt(20, 1), 60);
+  spec.choices = 3;
+
+  const std::vector<GenerateResult> results =
+      cluster_->GenerateMany(std::vector<GenerateSpec>(8, spec));
+
+  EXPECT_TRUE(results[0].status.ok()) << results[0].status;
+  EXPECT_EQ(results[1].status.code(), absl::StatusCode::kResourceExhausted) << results[1].status;
+  EXPECT_TRUE(cluster_->Generate(Greedy({1}, 4)).status.ok());
+  EXPECT_EQ(cluster_->engine().GetStatus().scheduler.waiting, 0u);
+  ExpectNoSlots();
+}
+
+// Who is told to try again would do so for ever.
+TEST_F(RequestsTest, ChoicesThatTheQueueNeverTakesAreNotToBeTriedAgain) {
+  Make({.running_max = 2, .waiting_max = 3});
   GenerateSpec spec = Greedy(RandomPrompt(20, 1), 10);
-  spec.choices = 9;
+  spec.choices = 4;
 
   const GenerateResult result = cluster_->Generate(spec);
 
-  EXPECT_EQ(result.status.code(), absl::StatusCode::kResourceExhausted);
-  EXPECT_TRUE(cluster_->Generate(Greedy({1}, 4)).status.ok());
-  EXPECT_EQ(cluster_->engine().GetStatus().scheduler.waiting, 0u);
+  EXPECT_EQ(result.status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(result.status.message()), HasSubstr("4 choices"));
+  EXPECT_THAT(std::string(result.status.message()), HasSubstr("limits.waiting_max"));
+  spec.choices = 3;
+  EXPECT_TRUE(cluster_->Generate(spec).status.ok());
   ExpectNoSlots();
 }
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Policy fetch_sparse: answers are others than those of whole attention, and the same however the
-// cluster runs them: chunks, lanes, threads, memory nodes, windows, and who is batched with it. So
-// are those of K and V as INT8. Tokens that stay on the compute node change none, of fetch_heads
-// either.
+// cluster runs them: chunks, lanes, threads, memory nodes with whole sequences or with some heads
+// of each, windows, and who is batched with it. So are those of K and V as INT8. Tokens that stay
+// on the compute node change none, of fetch_heads either.
 
 #include <string>
 #include <utility>
@@ -47,9 +47,9 @@ TEST_P(SparseFormTest, AnswersDoNotDependOnHowTheyAreRun) {
   const std::unique_ptr<LocalCluster> plain = MakeCluster(Sparse(0.3, GetParam()));
   ASSERT_NE(plain, nullptr);
   const std::vector<GenerateResult> expected = plain->GenerateMany(MixedLengths());
-  for (uint32_t variation = 0; variation < 6; ++variation) {
+  for (uint32_t variation = 0; variation < 8; ++variation) {
     SCOPED_TRACE(absl::StrCat("variation ", variation));
-    const LocalClusterOptions options = Varied(Sparse(0.3, GetParam()), variation);
+    const LocalClusterOptions options = VariedWithHeads(Sparse(0.3, GetParam()), variation);
     const std::unique_ptr<LocalCluster> cluster = MakeCluster(options);
     ASSERT_NE(cluster, nullptr);
     ExpectSame(cluster->GenerateMany(MixedLengths()), expected);
@@ -68,10 +68,10 @@ void ExpectResidentShowsInBytesAlone(const LocalClusterOptions& base, uint32_t m
   const auto all = static_cast<double>(BytesCome(*plain));
   // Pieces come in whole tiles, so that one that stays may save none.
   const std::pair<uint32_t, double> rooms[] = {{many, 0.5}, {13, some}, {1, 1.0}};
-  for (uint32_t variation = 0; variation < 6; ++variation) {
+  for (uint32_t variation = 0; variation < 7; ++variation) {
     SCOPED_TRACE(absl::StrCat("variation ", variation));
     const auto [tiles, most] = rooms[variation % 3];
-    LocalClusterOptions options = Varied(base, variation);
+    LocalClusterOptions options = VariedWithHeads(base, variation);
     options.resident_bytes = TileBytes(options.model) * tiles;
     const std::unique_ptr<LocalCluster> cluster = MakeCluster(options);
     ASSERT_NE(cluster, nullptr);

@@ -295,6 +295,18 @@ class MetricsTest(unittest.TestCase):
             subprocess.run([promtool, "check", "metrics"], input=ours + "\n", text=True, check=True)
 
 
+class DashboardTest(unittest.TestCase):
+    def test_what_is_drawn_as_seconds_is_a_time(self):
+        dashboard = json.loads((MONITORING / "dashboard.json").read_text())
+        for panel in dashboard["panels"]:
+            config = panel["fieldConfig"]
+            units = {override["matcher"]["options"]: value["value"] for override in config["overrides"]
+                     for value in override["properties"] if value["id"] == "unit"}
+            for target in panel["targets"]:
+                if units.get(target["refId"], config["defaults"]["unit"]) == "s":
+                    self.assertIn("_seconds", target["expr"], panel["title"])
+
+
 class PrometheusTest(unittest.TestCase):
     """Debian's Prometheus, with our configuration, over a cluster of ours."""
 

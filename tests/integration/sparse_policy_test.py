@@ -140,6 +140,16 @@ class SparsePolicyTest(unittest.TestCase):
                 refused = cluster.lamina("score", "--tokens", "1,2,3", "--decode-from", "3")
                 self.assertIn("decode_from is 3 and the text has 3 tokens", refused.stderr)
 
+    def test_heads_over_memory_nodes_choose_the_tokens_of_whole_sequences(self):
+        tokens = json.loads((GOLDENS / "smollm2.json").read_text())["text"]["tokens"][:250]
+        for form in ("bf16", "int8"):
+            found = []
+            for partition in ("request", "head"):
+                keys = sparse(0.3, kv=form, partition=partition, limits={"sequence_tokens_max": 256, "running_max": 4})
+                with harness.Cluster(memory_nodes=2, **keys) as cluster:
+                    found.append(self.score(cluster, tokens, 64))
+            self.assertEqual(found[0], found[1], form)
+
     def test_perplexity_is_that_of_algorithm_1_in_float64(self):
         goldens = json.loads((GOLDENS / "alisa.json").read_text())
         passage = goldens["passages"][0]
@@ -159,7 +169,7 @@ class SparsePolicyTest(unittest.TestCase):
         for keys, why in [
             ({"compute": [{"name": "c0"}, {"name": "c1"}]},
              "2 nodes are not served by this version with policy fetch_sparse"),
-            ({"partition": "head"}, "only request is served by this version with policy fetch_sparse"),
+            ({"partition": "token_range"}, "token_range is not served by this version with policy fetch_sparse; set it to request, head or auto"),
             ({"fetch": {"caching_ratio": 0}}, "fetch.caching_ratio: 0 is not in (0, 1]"),
             ({"fetch": {"caching_ratio": 1.5}}, "fetch.caching_ratio: 1.5 is not in (0, 1]"),
             ({"fetch": {"caching_ratio": "half"}}, "fetch.caching_ratio: 'half' is no number like 0.5"),

@@ -1,12 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "common/cluster_secret.h"
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
+#include <chrono>
 #include <fstream>
+#include <future>
+#include <string>
 
+#include "absl/status/status.h"
 #include "absl/strings/escaping.h"
 #include "common/private_file.h"
 
@@ -114,6 +120,22 @@ TEST(ClusterSecretTest, AFolderIsNoFile) {
   mkdir(path.c_str(), 0700);
 
   EXPECT_EQ(ClusterSecret::Read(path).status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST(ClusterSecretTest, APipeWithoutAWriterIsNoFile) {
+  const std::string path = testing::TempDir() + "/cluster_secret_pipe";
+  unlink(path.c_str());
+  ASSERT_EQ(mkfifo(path.c_str(), 0600), 0);
+  std::future<absl::Status> read =
+      std::async(std::launch::async, [&path] { return ClusterSecret::Read(path).status(); });
+
+  const bool answered = read.wait_for(std::chrono::seconds(10)) == std::future_status::ready;
+
+  EXPECT_TRUE(answered) << "it waits for a writer";
+  if (!answered) {
+    close(open(path.c_str(), O_WRONLY | O_CLOEXEC | O_NONBLOCK));
+  }
+  EXPECT_EQ(read.get().code(), absl::StatusCode::kInvalidArgument);
 }
 
 TEST(ClusterSecretTest, AProofIsOfOneSecretOneLabelAndEachField) {

@@ -10,6 +10,7 @@
 
 #include "common/attention_descriptor.h"
 #include "common/kv_form.h"
+#include "common/sparse_tokens.h"
 #include "common/streaming_heads.h"
 #include "plan/attention_paths.h"
 #include "plan/row_pieces.h"
@@ -53,8 +54,11 @@ struct Case {
   uint32_t recomputed = 0;        // As in StepPlan; activations are kept then,
   uint32_t bare = 0;              // but of so many first tokens of each sequence.
   uint32_t activation_share = 0;  // Share of the slots; activations are kept then.
-  double sparse_ratio = 0;        // With path sparse,
-  uint32_t resident_tokens = 0;   // and of all sequences so many tokens that stay.
+  // With path sparse: which tokens, of which tests know what window sums choose, and that a ratio
+  // of 1 chooses all.
+  SparseTokens sparse_tokens = SparseTokens::kWindowSums;
+  double sparse_ratio = 0;
+  uint32_t resident_tokens = 0;   // So many tokens of all sequences stay.
   uint32_t activations_here = 0;  // So many of each sequence stay on the compute node,
   uint32_t first_here = 0;        // from this token on.
   bool int8 = false;              // K and V are.
@@ -364,22 +368,47 @@ inline std::vector<Case> Cases() {
        .fetch_bytes = 16 << 20,
        .sparse_ratio = 0.5,
        .resident_tokens = 16},
-      // Each node is told the same tokens.
+      // Each node is told the same tokens, and sums are over the heads of both.
+      {.name = "SparseByHead",
+       .kind = AttentionPath::kSparse,
+       .heads = heads,
+       .fetch_bytes = 16 << 20,
+       .sparse_ratio = 0.5},
+      {.name = "SparseByHeadInSmallWindows",
+       .kind = AttentionPath::kSparse,
+       .heads = heads,
+       .fetch_bytes = kFetchLeast / (kTokensMax + 4) * (kTokensMax + 20),
+       .sparse_ratio = 0.2},
+      {.name = "SparseByHeadWithATileResident",
+       .kind = AttentionPath::kSparse,
+       .heads = heads,
+       .fetch_bytes = 16 << 20,
+       .sparse_ratio = 0.5,
+       .resident_tokens = 16},
       {.name = "SparseByHeadWithAll",
        .kind = AttentionPath::kSparse,
        .heads = heads,
        .fetch_bytes = 16 << 20,
        .sparse_ratio = 1},
+      // Nothing is weighed, as under fetch_heads.
       {.name = "SparseByHeadWithSomeResident",
        .kind = AttentionPath::kSparse,
        .heads = heads,
        .fetch_bytes = kFetchLeast / (kTokensMax + 4) * (kTokensMax + 20),
+       .sparse_tokens = SparseTokens::kLocal,
        .sparse_ratio = 1,
        .resident_tokens = 160},
+      {.name = "SparseInt8ByHead",
+       .kind = AttentionPath::kSparse,
+       .heads = heads,
+       .fetch_bytes = 16 << 20,
+       .sparse_ratio = 0.5,
+       .int8 = true},
       {.name = "SparseInt8ByHeadWithAll",
        .kind = AttentionPath::kSparse,
        .heads = heads,
        .fetch_bytes = 16 << 20,
+       .sparse_tokens = SparseTokens::kLocal,
        .sparse_ratio = 1,
        .int8 = true},
       {.name = "Streaming",
@@ -458,6 +487,16 @@ inline std::vector<Case> CasesBySpan() {
 inline std::vector<Case> CasesThatFetch() {
   std::vector<Case> cases = Cases();
   std::erase_if(cases, [](const Case& one) { return one.fetch_bytes == 0 || one.ahead; });
+  return cases;
+}
+
+// Those that choose tokens for heads of several memory nodes, by weights, or by a fixed pattern.
+inline std::vector<Case> CasesChosenByHead(bool weighed) {
+  std::vector<Case> cases = Cases();
+  std::erase_if(cases, [weighed](const Case& one) {
+    return one.sparse_ratio == 0 || one.heads.empty() ||
+           (one.sparse_tokens == SparseTokens::kWindowSums) != weighed;
+  });
   return cases;
 }
 

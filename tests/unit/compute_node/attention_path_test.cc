@@ -9,11 +9,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <memory>
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "tests/unit/compute_node/attention_path_cases.h"
 #include "tests/unit/compute_node/attention_path_fixture.h"
@@ -171,6 +173,82 @@ TEST_P(WindowDataTest, ABitOfTheHeaderThatChangedOnTheWayIsFound) {
   EXPECT_EQ(counters_.refusals.total(), found);
 }
 
+// Heads are spread over two memory nodes, of which m1 is early.
+class EarlyNodeTest : public AttentionPathTest {
+ protected:
+  // Layer 0 of a row's step has begun, and the first piece of node m1 has come. Node m0 does not
+  // know of the step.
+  void BeginWithoutFirstNode() {
+    plan::StepPlan plan;
+    Join(1, 90, plan);
+    AddRows(1, 90, plan);
+    RunSteps({plan});
+    plan = {};
+    AddRows(1, 1, plan);
+    const uint32_t word = plan::FetchWindows(context_->layout).word(1, 0);
+    const uint64_t before = region_->LoadSignal(word);
+    late_nodes_ = 1;
+    BeginStep(0, plan);
+    BeginLayer(lanes_[0], 0);
+    const Nanos deadline = RealClock().Now() + kLong;
+    while (region_->LoadSignal(word) == before && RealClock().Now() < deadline) {
+      transport_->Progress();
+    }
+    ASSERT_GT(region_->LoadSignal(word), before);
+  }
+
+  // Looks once for what has come; returns how many bytes of it are taken.
+  uint64_t TakeOnce() {
+    const uint64_t before = counters_.bytes_received.load();
+    const auto polled = paths_->Poll(lanes_[0]);
+    EXPECT_TRUE(polled.ok()) << polled.status();
+    EXPECT_FALSE(polled.value_or(true)) << "heads of node m0 are missing";
+    return counters_.bytes_received.load() - before;
+  }
+
+  // Whether a piece of the memory node is waited for.
+  bool Awaits(uint32_t node) const {
+    std::vector<AwaitedSignal> awaited;
+    paths_->AppendAwaited(lanes_[0], awaited);
+    const uint32_t word = plan::FetchWindows(context_->layout).word(node, 0);
+    return std::any_of(awaited.begin(), awaited.end(),
+                       [word](const AwaitedSignal& signal) { return signal.word == word; });
+  }
+
+  // Node m0 hears of the step, which ends with the outputs of all heads.
+  void EndWithAll() {
+    Lane& lane = lanes_[0];
+    memory_[0]->worker->PushPlan(lane.plan);
+    EndLayer(lane, 0);
+    for (uint32_t layer = 1; layer < config_.layers.size(); ++layer) {
+      BeginLayer(lane, layer);
+      EndLayer(lane, layer);
+    }
+    paths_->EndStep(lane);
+  }
+};
+
+class HeadsInTurnTest : public EarlyNodeTest {};
+
+// What softmax gave a token is added up over heads in their order: else sums, and with them the
+// tokens that are chosen, would follow from who is early.
+TEST_P(HeadsInTurnTest, ANodeThatIsEarlyWaitsForTheHeadsBeforeItsOwn) {
+  ASSERT_NO_FATAL_FAILURE(BeginWithoutFirstNode());
+  EXPECT_EQ(TakeOnce(), 0u) << "the piece of node m1 lies where it came";
+  EXPECT_TRUE(Awaits(0));
+  EXPECT_FALSE(Awaits(1)) << "what is here is not awaited";
+  EndWithAll();
+}
+
+class HeadsAsTheyComeTest : public EarlyNodeTest {};
+
+TEST_P(HeadsAsTheyComeTest, WhereNothingIsWeighedANodeThatIsEarlyWaitsForNone) {
+  ASSERT_NO_FATAL_FAILURE(BeginWithoutFirstNode());
+  EXPECT_GT(TakeOnce(), 0u);
+  EXPECT_TRUE(Awaits(0));
+  EndWithAll();
+}
+
 class MadeAheadTest : public AttentionPathTest {
  protected:
   // A step of one row, whose slices' weights come so late that the first layer's activations are
@@ -325,6 +403,12 @@ TEST_P(MadeBehindTheSliceTest, IsNoPartOfTheSlicesTime) {
   paths_->EndStep(lane);
 }
 
+INSTANTIATE_TEST_SUITE_P(Paths, HeadsInTurnTest,
+                         ::testing::ValuesIn(CasesChosenByHead(/*weighed=*/true)),
+                         [](const auto& test) { return std::string(test.param.name); });
+INSTANTIATE_TEST_SUITE_P(Paths, HeadsAsTheyComeTest,
+                         ::testing::ValuesIn(CasesChosenByHead(/*weighed=*/false)),
+                         [](const auto& test) { return std::string(test.param.name); });
 INSTANTIATE_TEST_SUITE_P(Paths, MadeBehindTheSliceTest,
                          ::testing::ValuesIn(CasesBehindWhatIsHere()),
                          [](const auto& test) { return std::string(test.param.name); });

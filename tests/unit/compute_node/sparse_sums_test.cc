@@ -102,6 +102,12 @@ TEST_F(SparseSumsTest, TheMostThatTheyTakeFollowsFromSequencesAndSlots) {
   config_.rows_max = 200;
   EXPECT_EQ(SparseSums::BytesMax(config_), 3 * (210 * policy::WindowRowBytesMax(100) +
                                                 210 * policy::WindowSumsOwnBytesMax(100, 0.5)));
+  // Where heads are spread over both nodes, a row has one slot on each.
+  const uint64_t by_request = SparseSums::BytesMax(config_);
+  config_.partition = Partition::kHead;
+  config_.heads = {{.first = 0, .count = 1}, {.first = 1, .count = 1}};
+  config_.slots = {210, 210};
+  EXPECT_EQ(SparseSums::BytesMax(config_), by_request);
 }
 
 // Ten sequences of 950 tokens in 1,400 slots: the windows of all are in the 50 tokens of their own.

@@ -285,6 +285,17 @@ TEST(ClusterConfigTest, OnOneHostTransportsListenOnLoopback) {
   EXPECT_EQ(config->VerbsUri(), "verbs://?gid=3");
 }
 
+TEST(ClusterConfigTest, NodesElsewhereMustReachTheCoordinator) {
+  const std::vector<std::string> there = {"transport=ucx", "memory.0.host=there"};
+  for (const char* listen : {"127.0.0.1:7400", "localhost:7400", "127.0.1.1:7400", "[::1]:7400"}) {
+    auto overrides = there;
+    overrides.push_back(absl::StrCat("coordinator.listen='", listen, "'"));
+    EXPECT_THAT(ErrorOf(kSmall, overrides), HasSubstr("that m0 on there can reach")) << listen;
+    overrides[1] = "memory.0.host='::1'";
+    EXPECT_TRUE(Parse(kSmall, overrides).ok()) << ErrorOf(kSmall, overrides);
+  }
+}
+
 // The largest number stands for no number that was not given.
 TEST(ClusterConfigTest, RefusesTheLargestNumberOfLanesToo) {
   EXPECT_THAT(ErrorOf(kSmall, {"pipeline={lanes: 4294967295}"}),
@@ -510,7 +521,7 @@ TEST(ClusterConfigTest, NamesTheOverrideWhoseValueIsNotAllowed) {
 TEST(ClusterConfigTest, WritesWhatItReadsBackAsTheSame) {
   const auto config =
       Parse(kSmall, {"memory.0.capacity=1000001", "compute.0.cores=0-3,8", "coordinator.cores=2,3",
-                     "gateway={listen: '127.0.0.1:0', cores: 5}"});
+                     "gateway={listen: '127.0.0.1:0', cores: 5}", "memory.1.price=1234.5678/h"});
   ASSERT_TRUE(config.ok()) << config.status();
   const std::string yaml = ToYaml(*config);
 
@@ -520,6 +531,7 @@ TEST(ClusterConfigTest, WritesWhatItReadsBackAsTheSame) {
   EXPECT_EQ(ToYaml(*again), yaml);
   EXPECT_EQ(again->memory[0].capacity_bytes, 1000001u);
   EXPECT_EQ(again->memory[1].capacity_bytes, GiB(2));
+  EXPECT_EQ(again->memory[1].price_per_hour, 1234.5678);
   EXPECT_THAT(again->compute[0].cores, ElementsAre(0, 1, 2, 3, 8));
   EXPECT_THAT(again->coordinator_cores, ElementsAre(2, 3));
   EXPECT_THAT(again->gateway.cores, ElementsAre(5));

@@ -130,8 +130,9 @@ TEST(PoliciesTest, WhatASinglePolicyRefusesIsRefused) {
               HasSubstr("policy fetch_sparse"));
   EXPECT_THAT(ErrorOf(both, {"attention.decode=pairs"}), HasSubstr("policy fetch_heads"));
   EXPECT_THAT(ErrorOf(both, {"fetch.caching_ratio=0.2"}), HasSubstr("fetch.caching_ratio: says"));
-  EXPECT_THAT(ErrorOf("policies: [attend_remote, fetch_sparse]\npartition: head\n"),
-              HasSubstr("which are summed over all heads"));
+  EXPECT_EQ(ErrorOf("policies: [attend_remote, fetch_sparse]\npartition: head\n"), "no error");
+  EXPECT_THAT(ErrorOf("policies: [attend_remote, fetch_sparse]\n", {"partition=token_range"}),
+              HasSubstr("policy fetch_sparse"));
   const auto replicas = ParseClusterConfig(
       "model: m\ncompute: [{name: c0}, {name: c1}]\nmemory: [{name: m0, capacity: 1GiB}]\n" + both,
       "test", {});

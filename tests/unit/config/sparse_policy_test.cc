@@ -38,6 +38,15 @@ TEST(FetchSparseConfigTest, ComesBackAsItWasWritten) {
   EXPECT_EQ(again->fetch, config->fetch);
 }
 
+// A ratio that is rounded would choose other tokens.
+TEST(FetchSparseConfigTest, TheRatioComesBackWithAllItsDigits) {
+  const auto config = ParseClusterConfig(kSparse, "test", {"fetch.caching_ratio=0.33333333"});
+  ASSERT_TRUE(config.ok()) << config.status();
+  const auto again = ParseClusterConfig(ToYaml(*config), "test", {});
+  ASSERT_TRUE(again.ok()) << again.status();
+  EXPECT_EQ(again->fetch.caching_ratio, 0.33333333);
+}
+
 TEST(FetchSparseConfigTest, KAndVThatStayHaveBytesOfTheirOwn) {
   const auto config = ParseClusterConfig(kSparse, "test", {"fetch.resident=96MiB"});
   ASSERT_TRUE(config.ok()) << config.status();
@@ -69,7 +78,7 @@ TEST(FetchSparseConfigTest, FetchHeadsHasTokensThatStayToo) {
   EXPECT_THAT(error_of({"kv=int8"}), HasSubstr("fetch.resident: not served by this version"));
   EXPECT_EQ(error_of({"partition=head"}), "no error");
   EXPECT_THAT(error_of({"partition=token_range"}),
-              HasSubstr("policy fetch_heads and fetch.resident; set it to request or auto, or to"));
+              HasSubstr("policy fetch_heads and fetch.resident; set it to request, head or auto"));
   EXPECT_THAT(error_of({"prefill.mode=dedicated"}), Not(HasSubstr("no error")));
   EXPECT_THAT(error_of({"memory.0.spill={path: /var/tmp, capacity: 1GiB}"}),
               HasSubstr("fetch.resident: not served by this version with policy fetch_heads and"));
@@ -114,12 +123,13 @@ TEST(FetchSparseConfigTest, WhatContradictsItIsRefusedByName) {
   EXPECT_THAT(ErrorOf({"fetch.sparse=random"}), HasSubstr("window_sums, local, strided"));
   EXPECT_THAT(ErrorOf({"fetch.recompute_percent=1"}), HasSubstr("the policy is fetch_sparse"));
   EXPECT_THAT(ErrorOf({"fetch.heads=0"}), HasSubstr("fetch.heads: 0 KV heads"));
-  EXPECT_THAT(ErrorOf({"partition=head", "fetch.sparse=window_sums"}),
-              AllOf(HasSubstr("UNIMPLEMENTED"), HasSubstr("policy fetch_sparse and window sums")));
-  EXPECT_EQ(ErrorOf({"partition=head", "fetch.sparse=local"}), "no error");
-  EXPECT_EQ(ErrorOf({"partition=head", "fetch.sparse=strided"}), "no error");
-  EXPECT_THAT(ErrorOf({"partition=token_range", "fetch.sparse=local"}),
-              HasSubstr("token_range is not served by this version with policy fetch_sparse"));
+  for (const std::string pattern : {"window_sums", "local", "strided"}) {
+    EXPECT_EQ(ErrorOf({"partition=head", "fetch.sparse=" + pattern}), "no error");
+    EXPECT_THAT(ErrorOf({"partition=token_range", "fetch.sparse=" + pattern}),
+                AllOf(HasSubstr("UNIMPLEMENTED"),
+                      HasSubstr("token_range is not served by this version with policy "
+                                "fetch_sparse; set it to request, head or auto")));
+  }
   EXPECT_THAT(ErrorOf({"compute.0.device=cuda"}), HasSubstr("cpu, with policy fetch_sparse"));
   EXPECT_EQ(ErrorOf({"compute.0.weights_budget=1GiB"}), "no error");
   EXPECT_THAT(ErrorOf({"policy=fetch_heads"}), HasSubstr("fetch.caching_ratio: says to which"));

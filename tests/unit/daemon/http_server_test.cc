@@ -76,6 +76,28 @@ TEST(HttpServerTest, TakesIpv6InBrackets) {
   }
 }
 
+TEST(HttpServerTest, AllAddressesAreThoseOfBothFamilies) {
+  const auto answer = [](absl::string_view) { return HttpAnswer{.body = "here\n"}; };
+  if (!HttpServer::Start("[::1]:0", answer).ok()) {
+    GTEST_SKIP() << "a host without IPv6";
+  }
+  for (const char* listen : {"0.0.0.0:0", "[::]:0"}) {
+    const auto server = HttpServer::Start(listen, answer);
+    ASSERT_TRUE(server.ok()) << server.status();
+    EXPECT_THAT(Get(**server, "/"), HasSubstr("here")) << listen;
+    int port = 0;
+    const std::string address = (*server)->address();
+    ASSERT_TRUE(absl::SimpleAtoi(address.substr(address.rfind(':') + 1), &port));
+    const int six = socket(AF_INET6, SOCK_STREAM, 0);
+    sockaddr_in6 to{};
+    to.sin6_family = AF_INET6;
+    to.sin6_port = htons(static_cast<uint16_t>(port));
+    to.sin6_addr = in6addr_loopback;
+    EXPECT_EQ(connect(six, reinterpret_cast<sockaddr*>(&to), sizeof(to)), 0) << listen;
+    close(six);
+  }
+}
+
 TEST(HttpServerTest, SaysThatAPortIsInUseAndWhatToDo) {
   const auto first = StartPages("");
   const auto second =

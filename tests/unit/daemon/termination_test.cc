@@ -1,13 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What SIGTERM does while a daemon serves, and while it ends.
+// What SIGTERM does while a daemon serves, and while it ends; and what does not end it.
 
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <stdlib.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <atomic>
+#include <cerrno>
 #include <chrono>
+#include <string>
 #include <thread>
 
 #include "daemon/daemon.h"
@@ -22,6 +26,7 @@ constexpr int kSecond = 4;
 constexpr int kNothing = 5;  // No signal ended the process.
 constexpr int kHandlerRuns = 6;
 constexpr int kHandlerEnded = 7;
+constexpr int kTooLarge = 8;
 
 class TerminationDeathTest : public ::testing::Test {
  protected:
@@ -80,6 +85,20 @@ class TerminationDeathTest : public ::testing::Test {
     std::this_thread::sleep_for(30s);
     _exit(kNothing);
   }
+
+  static void WriteBehindTheLimit() {
+    Begin();
+    std::string path = ::testing::TempDir() + "/termination-XXXXXX";
+    const int file = mkstemp(path.data());
+    unlink(path.c_str());
+    rlimit limit{};
+    getrlimit(RLIMIT_FSIZE, &limit);
+    limit.rlim_cur = 0;
+    setrlimit(RLIMIT_FSIZE, &limit);
+    const char byte = 'a';
+    const bool refused = write(file, &byte, 1) < 0 && errno == EFBIG;
+    _exit(refused ? kTooLarge : kNothing);
+  }
 };
 
 TEST_F(TerminationDeathTest, HandlersAreCalledInTurn) {
@@ -92,6 +111,11 @@ TEST_F(TerminationDeathTest, HandlersThatAreGoneAreNotCalled) {
 
 TEST_F(TerminationDeathTest, AHandlerThatRunsIsWaitedFor) {
   EXPECT_EXIT(EndWhileAHandlerRuns(), ::testing::ExitedWithCode(kHandlerEnded), "");
+}
+
+// Else a daemon ended with its log, its journal or its spill tier (`ulimit -f`, LimitFSIZE).
+TEST_F(TerminationDeathTest, AFileThatMayNotGrowIsAnError) {
+  EXPECT_EXIT(WriteBehindTheLimit(), ::testing::ExitedWithCode(kTooLarge), "");
 }
 
 }  // namespace

@@ -354,6 +354,45 @@ TEST_F(ConnectionTest, LimitsAreAnsweredBeforeTheConnectionEnds) {
   HangUp();
 }
 
+// The parser takes each field that is whole, once a byte of the next has come.
+TEST_F(ConnectionTest, AHeadThatComesFieldByFieldIsBounded) {
+  const std::string field = absl::StrCat(": ", std::string(1000, 'x'), "\r\nX");
+  const size_t most = Connection::kHeadBytesMax / field.size();
+  Open();
+  Send("GET /a HTTP/1.1\r\nX");
+  for (size_t i = 1; i < most; ++i) {
+    Send(field);
+  }
+  EXPECT_EQ(wire_->to_client, "");
+  Send(field);
+  Send(field);
+  EXPECT_THAT(wire_->to_client, StartsWith("HTTP/1.1 431 "));
+  HangUp();
+
+  Open();
+  Send("GET /a HTTP/1.1\r\nX");
+  for (size_t i = 1; i < most; ++i) {
+    Send(field);
+  }
+  Send(": y\r\n\r\n");
+  EXPECT_THAT(wire_->to_client, EndsWith("GET /a? "));
+}
+
+TEST_F(ConnectionTest, EmptyLinesBeforeARequestArePassedOver) {
+  Open();
+  Send("\r\n" + Post("/a", "hello") + "\r\n");
+  EXPECT_THAT(wire_->to_client, EndsWith("POST /a? hello"));
+  Send("\r");
+  Send("\n\r\nGET /b HTTP/1.1\r\n\r\n");
+  EXPECT_THAT(wire_->to_client, EndsWith("GET /b? "));
+  Send("\r\n");
+  EXPECT_TRUE(connection_->idle_since().has_value());
+  wire_->to_client.clear();
+  Pass(settings_.idle_time * 2);
+  EXPECT_TRUE(closed_);
+  EXPECT_EQ(wire_->to_client, "");
+}
+
 // A page of another origin could not read an answer without the headers of its request.
 TEST_F(ConnectionTest, ABodyThatIsTooLargeIsAnsweredAsWhatItsHeadAsksFor) {
   for (const std::string& rest :

@@ -25,6 +25,7 @@
 
 #include "absl/algorithm/container.h"
 #include "absl/status/status.h"
+#include "common/clock.h"
 #include "kernels/arena_memory.h"
 #include "memory_node/spill_io.h"
 #include "memory_node/spill_tier.h"
@@ -220,7 +221,7 @@ class SpillIoTest : public ::testing::Test {
     go_.notify_all();
   }
   std::vector<SpillOrder> Done() {
-    io_->Wait();
+    EXPECT_TRUE(io_->Wait(Seconds(60)));
     std::vector<SpillOrder> done;
     io_->Take(done);
     EXPECT_FALSE(io_->has_done());
@@ -292,6 +293,16 @@ TEST_F(SpillIoTest, WhatNoThreadHasBegunCanBeDropped) {
     EXPECT_EQ(order.status.code(), absl::StatusCode::kCancelled);
   }
   EXPECT_TRUE(read.empty());
+}
+
+TEST_F(SpillIoTest, AWaitMayHaveAnEnd) {
+  Make();
+  EXPECT_TRUE(io_->Wait(0));
+  HoldThreads();
+  EXPECT_FALSE(io_->Wait(Millis(1)));
+  LetGo();
+  EXPECT_TRUE(io_->Wait(Seconds(60)));
+  EXPECT_TRUE(io_->has_done());
 }
 
 TEST_F(SpillIoTest, BlocksOfAnOrderAreDoneTogether) {

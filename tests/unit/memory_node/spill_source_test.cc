@@ -25,6 +25,7 @@
 #include "common/dtype.h"
 #include "common/extent.h"
 #include "common/kv_form.h"
+#include "common/thread_beat.h"
 #include "kernels/k_tiles.h"
 #include "memory_node/spill_file.h"
 #include "memory_node/spill_form.h"
@@ -234,6 +235,37 @@ TEST_F(SpillSourceTest, WhatHasOtherBytesIsReportedAndStays) {
   Take(SlotMove::Kind::kIn, 1, to);
   ExpectReport(1, true);
   EXPECT_EQ(KvIn(to), kv);
+}
+
+// A disk that retries a block for long is no data thread that hangs.
+TEST_F(SpillSourceTest, TheEndOfAnEpochWaitsForTheDiskWithABeat) {
+  std::atomic<bool> at_it = false;
+  std::atomic<bool> go = false;
+  Make([&](bool, uint64_t) {
+    at_it = true;
+    at_it.notify_all();
+    go.wait(false);
+    return MemorySpillDisk::Fault{};
+  });
+  Take(SlotMove::Kind::kOut, 1, {{.first_slot = 0, .tokens = 64}});
+  at_it.wait(false);
+  const ThreadBeat& beat = epoch().counters.beat;
+  const uint64_t before = beat.beats();
+
+  std::atomic<bool> closed = false;
+  std::thread closing([&] {
+    source_->Close();
+    closed = true;
+  });
+  const Nanos end = RealClock().Now() + UnitCluster::kLong;
+  while (beat.beats() < before + 2 && RealClock().Now() < end) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  EXPECT_GE(beat.beats(), before + 2);
+  EXPECT_FALSE(closed.load());
+  go = true;
+  go.notify_all();
+  closing.join();
 }
 
 class Int8SpillSourceTest : public SpillSourceTest {

@@ -131,11 +131,15 @@ TEST(CheckSparseTest, NamesWhatIsWrong) {
   config = Sparse();
   config.partition = Partition::kHead;
   config.heads = {{.count = 2}};
-  EXPECT_THAT(ErrorOf(config), HasSubstr("chooses tokens by sums over all heads"));
-  for (const SparseTokens tokens : {SparseTokens::kLocal, SparseTokens::kStrided}) {
+  for (const SparseTokens tokens :
+       {SparseTokens::kWindowSums, SparseTokens::kLocal, SparseTokens::kStrided}) {
     config.sparse_tokens = tokens;
     EXPECT_EQ(ErrorOf(config), "");
   }
+  config = Sparse();
+  config.partition = Partition::kTokenRange;
+  config.span_tokens = 256;
+  EXPECT_THAT(ErrorOf(config), HasSubstr("this version serves partition request or head"));
   config = Sparse();
   config.compute_nodes = {"c0", "c1"};
   EXPECT_THAT(ErrorOf(config), HasSubstr("to 2 compute nodes"));

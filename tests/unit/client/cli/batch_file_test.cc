@@ -90,6 +90,19 @@ TEST(BatchFileTest, ACompletionEndsWhereTheGatewayEndsIt) {
   EXPECT_EQ(One(Body(R"({"prompt":"x","max_tokens":600})")).options.max_tokens, 600u);
 }
 
+TEST(BatchFileTest, WhatIsAbsentOrChangesNothingIsTaken) {
+  for (const char* fields :
+       {R"("logprobs":null)", R"("suffix":null,"best_of":null)", R"("echo":false)",
+        R"("safety_identifier":"u","prompt_cache_key":"k","prediction":{"type":"content"})"}) {
+    const BatchRequest request = One(Body(absl::StrCat(R"({"prompt":"x",)", fields, "}")));
+    EXPECT_TRUE(request.status.ok()) << request.status;
+  }
+  const BatchRequest chat =
+      One(R"({"custom_id":"a","url":"/v1/chat/completions","body":{"logprobs":false,)"
+          R"("top_logprobs":null,"messages":[{"role":"user","content":"y"}]}})");
+  EXPECT_TRUE(chat.status.ok()) << chat.status;
+}
+
 TEST(BatchFileTest, TheNewerNameOfTheMostTokensCounts) {
   for (const char* fields : {R"("max_tokens":600,"max_completion_tokens":20)",
                              R"("max_completion_tokens":20,"max_tokens":600)",
@@ -134,7 +147,10 @@ TEST(BatchFileTest, WhatIsWrongWithOneRequestIsItsOwn) {
       {R"({"custom_id":"c","url":"/v1/embeddings","body":{}})", "only POST"},
       {R"({"custom_id":"c","method":"GET","url":"/v1/completions","body":{}})", "only POST"},
       {R"({"custom_id":"c","url":"/v1/completions"})", "no prompt"},
-      {Body(R"({"prompt":"x","echo":true})"), "echo"},
+      {Body(R"({"prompt":null})"), "no prompt"},
+      {R"({"custom_id":"c","url":"/v1/chat/completions","body":{"messages":null}})", "no messages"},
+      {Body(R"({"prompt":"x","echo":true})"), "the field echo is not supported"},
+      {Body(R"({"prompt":"x","logprobs":0})"), "the field logprobs is not supported"},
       {Body(R"({"prompt":"x","n":-1})"), "n is not"},
       {Body(R"({"prompt":"x","temperature":"hot"})"), "temperature is not a number"},
       {Body(R"({"prompt":[1,"x"]})"), "prompt is not"},

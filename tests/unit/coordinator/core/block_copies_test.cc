@@ -196,6 +196,28 @@ TEST_F(BlockCopiesTest, WhatCannotBeReadIsForgottenWithAllBelowIt) {
   EXPECT_TRUE(Audit().ok()) << Audit();
 }
 
+TEST_F(BlockCopiesTest, AWayOfVeryManyBlocksIsForgottenWithoutACallForEach) {
+  constexpr uint32_t kRuns = 50'000;  // A stack has no room for a call for each of their blocks.
+  Make(2 * kRuns, kRuns * kRun + 1);
+  const std::string runs(kRuns, 'a');
+  Serve(runs);
+  uint64_t first = 0;
+  for (std::vector<plan::SpillOut> out = Copy(); !out.empty(); out = Copy()) {
+    first = first == 0 ? out.front().spill : first;
+    for (const plan::SpillOut& spill : out) {
+      Report(spill.spill);
+    }
+  }
+  ASSERT_EQ(cache_.copies().count(), kRuns);
+  cache_.MakeRoom(0, kRuns * kRun + 1);
+  ASSERT_EQ(FoundBy(runs).away, kRuns * kRun);
+
+  cache_.copies().Lose(first);
+
+  EXPECT_EQ(cache_.copies().count(), 0u);
+  EXPECT_EQ(FoundBy(runs).away, 0u);
+}
+
 TEST_F(BlockCopiesTest, WhoLeavesBeforeItIsReadLeavesThemAway) {
   Make(8);
   Serve("abc");
