@@ -346,8 +346,8 @@ std::vector<HeldExtent> Admission::ShareSpan(Sequence& sequence, uint32_t lane, 
 // The first tokens that it computes itself, as many as its share has room for; those that it found
 // were another one's, whose activations are gone. Short ones take a whole share too, since what is
 // free between smaller ones would have room for nobody. None of a part that is kept behind missing
-// tokens, or behind that. None, while the places of those that have
-// left other lanes are not free yet.
+// tokens, or behind that. None, while the places of those that have left other lanes are not free
+// yet.
 plan::ResidentTokens Admission::TakeResident(const Sequence& sequence) {
   const uint32_t first = sequence.chunked_tokens;
   uint32_t end = sequence.slots_max();
