@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // FetchPathMaker: attention here, over K and V that memory nodes send, of which path recompute, or
-// path fetch with slots of two kinds or with token numbers, makes some here; with partition
-// token_range they come span by span. Keeps the scratch KV of prompts between epochs, and the
+// path fetch with slots of two kinds, makes some here; with partition token_range they come span by
+// span. Keeps the scratch KV of prompts between epochs, and the
 // memory of activations that stay here.
 
 #pragma once
@@ -43,7 +43,7 @@ class FetchPathMaker final : public PathMaker {
   uint64_t resident_bytes() const { return resident_.has_value() ? resident_->bytes() : 0; }
   // Whether K and V of some tokens are made from their numbers.
   bool MakesFromTokens(const plan::EpochConfig& config) const {
-    return kind_ == plan::AttentionPath::kFetch && config.made_tokens_max > 0;
+    return kind_ == plan::AttentionPath::kRecompute && config.made_tokens_max > 0;
   }
   // Activations that stay. Errors: as kernels::ActivationArena::Create().
   absl::Status ReserveResident(const plan::EpochConfig& config);

@@ -104,14 +104,17 @@ class ByShare final : public FetchSplits {
 class ByTokens final : public FetchSplits {
  public:
   ByTokens(const plan::EpochConfig& config, SequenceTable& sequences)
-      : config_(config), sequences_(sequences) {}
+      : config_(config),
+        form_(config.KvFormOf(plan::AttentionPath::kRecompute)),
+        sequences_(sequences) {}
 
   absl::Status Apply(const plan::StepPlan& /*plan*/) override { return absl::OkStatus(); }
 
   absl::StatusOr<plan::FetchSplit> Of(const RowRun& run,
                                       const plan::StepPlan& plan) const override {
     LAMINA_ASSIGN_OR_RETURN(const Sequence* const sequence, Find(sequences_, run, plan));
-    return plan::SplitByTokens(run.first_token, run.tokens, plan.recomputed, sequence->released);
+    return plan::SplitByTokens(run.first_token, run.tokens, plan.recomputed, sequence->released,
+                               form_);
   }
 
   absl::StatusOr<plan::FetchSplit> OfSpan(const RowRun& run, const plan::StepPlan& plan,
@@ -123,6 +126,7 @@ class ByTokens final : public FetchSplits {
 
  private:
   const plan::EpochConfig& config_;
+  const KvForm form_;
   SequenceTable& sequences_;
 };
 
@@ -183,14 +187,14 @@ class BySlots final : public FetchSplits {
 
 std::unique_ptr<FetchSplits> MakeFetchSplits(const plan::EpochConfig& config,
                                              plan::AttentionPath path, SequenceTable& sequences) {
+  if (path == plan::AttentionPath::kRecompute && config.made_tokens_max > 0) {
+    return std::make_unique<ByTokens>(config.KvFormOf(path), sequences);
+  }
   if (path == plan::AttentionPath::kRecompute) {
     return std::make_unique<ByShare>(config, sequences);
   }
   if (config.activation_share > 0) {
     return std::make_unique<BySlots>(config);
-  }
-  if (path == plan::AttentionPath::kFetch && config.made_tokens_max > 0) {
-    return std::make_unique<ByTokens>(config, sequences);
   }
   return std::make_unique<AsKv>(config, sequences);
 }

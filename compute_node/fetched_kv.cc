@@ -29,6 +29,19 @@ void NoteMade(uint32_t tokens, Nanos spent, MakingLine& making, StepCounters& co
   }
 }
 
+// The profile that the coordinator splits by until recomputations tell more.
+absl::Status TimeRecomputation(KvRecompute& recompute, MakingLine& making, StepCounters& counters) {
+  for (const size_t rows : {KvRecompute::kRows / 4, KvRecompute::kRows / 2, KvRecompute::kRows}) {
+    const Nanos start = RealClock().Now();
+    LAMINA_RETURN_IF_ERROR(recompute.Try(rows));
+    const Nanos end = RealClock().Now();
+    counters.meter.EndInterval({.start = start, .part = telemetry::WorkKind::kRecompute});
+    telemetry::AddTo(counters.recomputed_tokens, rows);
+    NoteMade(static_cast<uint32_t>(rows), end - start, making, counters);
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 std::unique_ptr<kernels::AttentionScratch> MakePieceScratch(const WorkerContext& context,
@@ -75,22 +88,9 @@ absl::Status FetchedKv::Prepare() {
   // Weights that come for others stay meanwhile: what is timed is no way of theirs.
   WeightSource& weights = context_.executor.weight_source();
   LAMINA_RETURN_IF_ERROR(AskAndWait(weights, 0));
-  const absl::Status timed = TimeRecomputation();
+  const absl::Status timed = TimeRecomputation(recompute_, making_, context_.counters);
   weights.Release(0);
   return timed;
-}
-
-// The profile that the coordinator splits by until recomputations tell more.
-absl::Status FetchedKv::TimeRecomputation() {
-  for (const size_t rows : {KvRecompute::kRows / 4, KvRecompute::kRows / 2, KvRecompute::kRows}) {
-    const Nanos start = RealClock().Now();
-    LAMINA_RETURN_IF_ERROR(recompute_.Try(rows));
-    const Nanos end = RealClock().Now();
-    context_.counters.meter.EndInterval({.start = start, .part = telemetry::WorkKind::kRecompute});
-    telemetry::AddTo(context_.counters.recomputed_tokens, rows);
-    NoteMade(static_cast<uint32_t>(rows), end - start, making_, context_.counters);
-  }
-  return absl::OkStatus();
 }
 
 absl::Status FetchedKv::BeginStep(const Lane& lane, absl::Span<const RowRun> runs) {
@@ -412,6 +412,17 @@ absl::Status FetchedKv::Remake(const Lane& lane, uint32_t node) {
   return absl::OkStatus();
 }
 
+void FetchedKv::FillMade(const Lane& lane, const RunOfNode& which, const PieceRows& rows,
+                         uint32_t slot) const {
+  const FetchedRuns& stream = StreamOf(lane, which.node);
+  tokens_->Fill(lane, stream.rows[which.run],
+                {.first = stream.starts[which.run], .tokens = stream.runs[which.run].kept},
+                {.rows = rows,
+                 .piece = windows_.piece(lane, which.node),
+                 .data = reinterpret_cast<std::byte*>(windows_.elements(lane, which.node)),
+                 .slot = slot});
+}
+
 absl::Status FetchedKv::Attend(Lane& lane, uint32_t node) {
   const FetchedRuns& stream = StreamOf(lane, node);
   const plan::FetchPiece& piece = windows_.piece(lane, node);
@@ -428,11 +439,7 @@ absl::Status FetchedKv::Attend(Lane& lane, uint32_t node) {
       rows.Store(stream.rows[i].first_row + before_own, {.first_slot = own, .tokens = run.tokens});
     }
     if (run.kept > 0) {
-      Extent made = tokens_->SlotsOf(lane.index, stream.rows[i]);
-      made.first_slot += stream.starts[i];
-      made.tokens = run.kept;
-      rows.Fill(tokens_->View(lane.index, LayerOf(lane)), {&made, 1},
-                {.first_slot = recomputed, .tokens = run.kept});
+      FillMade(lane, {.node = node, .run = i}, rows, recomputed);
     }
     const size_t first_extent = extents_.size();
     stream.AppendExtents(i, recomputed, slot, extents_);

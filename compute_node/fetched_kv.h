@@ -116,6 +116,11 @@ class FetchedKv {
   // All pieces of the layer have been attended.
   virtual void EndLayer(Lane& /*lane*/) {}
 
+  // K and V of the run's first tokens, which were made from their numbers, go to the piece at hand,
+  // from this slot on.
+  void FillMade(const Lane& lane, const RunOfNode& which, const PieceRows& rows,
+                uint32_t slot) const;
+
   const FetchedRuns& StreamOf(const Lane& lane, uint32_t node) const {
     return lanes_[lane.index].streams[node];
   }
@@ -167,7 +172,6 @@ class FetchedKv {
   // the windows of pieces behind the nodes' current ones.
   absl::Status Make(const Lane& lane, Nodes nodes, size_t behind,
                     absl::Span<const uint32_t> widths);
-  absl::Status TimeRecomputation();
 
   const uint32_t activation_width_;  // Elements of what some tokens come as; 0: none do.
   std::vector<uint32_t> widths_;     // [memory nodes]: elements of each one's part of that.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// TokenAttention: path fetch, where K and V of the first tokens of each sequence are made again
+// TokenAttention: path recompute, where K and V of the first tokens of each sequence are made again
 // from their numbers in every step, while those of the others come: as many as the step's plan
 // says. Else as FetchAttention.
 //
@@ -33,10 +33,10 @@ class TokenAttention final : public AttentionPath {
                  const kernels::AttentionKernel& kernel)
       : context_(context),
         chunks_(chunks),
-        sender_(context, plan::AttentionPath::kFetch),
+        sender_(context, plan::AttentionPath::kRecompute),
         none_resident_(context, /*arena=*/nullptr),
         tokens_(context, kernel),
-        fetched_(MakeFetchedKv(context, plan::AttentionPath::kFetch, kernel, none_resident_,
+        fetched_(MakeFetchedKv(context, plan::AttentionPath::kRecompute, kernel, none_resident_,
                                &tokens_)) {}
 
   absl::Status Prepare() override;

@@ -7,32 +7,31 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/check.h"
 #include "common/clock.h"
 #include "common/status_macros.h"
 #include "compute_node/weight_source.h"
-#include "plan/epoch_shape.h"
 #include "plan/fetch_split.h"
 
 namespace lamina::compute_node {
 
 TokenRows::TokenRows(const WorkerContext& context, const kernels::AttentionKernel& kernel)
     : context_(context),
-      kernel_(kernel),
       slots_(context.config.made_tokens_max),
+      form_(context.config.KvFormOf(plan::AttentionPath::kRecompute)),
+      kv_(MakeMadeKv(context, form_, kernel, kRows)),
       lanes_(context.config.lanes) {}
 
 absl::Status TokenRows::Prepare() {
   const plan::EpochConfig& config = context_.config;
   const SliceExecutor& executor = context_.executor;
-  // Scratch of the layer with most to a row serves all.
-  const auto widest =
-      std::max_element(config.layers.begin(), config.layers.end(),
-                       [](const auto& a, const auto& b) { return a.q_width() < b.q_width(); });
-  scratch_ =
-      kernel_.MakeScratch(*widest, kRows, config.sequence_tokens_max, context_.pool.threads());
   LAMINA_ASSIGN_OR_RETURN(buffers_, executor.MakeBuffers(kRows));
-  kv_bytes_ = 2 * size_t{slots_} * plan::KvWidthMax(config.layers) * sizeof(BFloat16);
-  carried_bytes_ = executor.program().ContextRowBytesMax() + widest->q_width() * sizeof(BFloat16);
+  kv_bytes_ = kv_->bytes();
+  uint32_t output_width = 0;
+  for (const AttentionDescriptor& layer : config.layers) {
+    output_width = std::max(output_width, layer.q_width());
+  }
+  carried_bytes_ = executor.program().ContextRowBytesMax() + output_width * sizeof(BFloat16);
   for (LaneState& lane : lanes_) {
     auto memory = kernels::ArenaMemory::Create(kv_bytes_ + slots_ * carried_bytes_);
     if (!memory.ok()) {
@@ -110,7 +109,7 @@ absl::Status TokenRows::BeginStep(Lane& lane, absl::Span<const RowRun> runs) {
                                               run.sequence, ", which is not in the tables"));
     }
     const uint32_t made =
-        plan::MadeFromTokens(run.first_token, lane.plan.recomputed, sequence->released);
+        plan::MadeFromTokens(run.first_token, lane.plan.recomputed, sequence->released, form_);
     if (made == 0) {
       continue;
     }
@@ -160,6 +159,7 @@ absl::Status TokenRows::RunLayer(LaneState& state, uint32_t layer,
   SliceExecutor& executor = context_.executor;
   const bool is_last = layer + 1 == context_.config.layers.size();
   const auto all = static_cast<uint32_t>(state.ids.size());
+  state.layer = layer;
   for (uint32_t first = 0; first < all; first += kRows) {
     const Block block{.first = first, .rows = std::min(kRows, all - first)};
     LAMINA_RETURN_IF_ERROR(executor.SetRows(
@@ -171,77 +171,49 @@ absl::Status TokenRows::RunLayer(LaneState& state, uint32_t layer,
       Restore(state, layer - 1, block);
     }
     executor.RunBeforeSend(layer, buffers_);
-    Store(state, layer, block);
+    const MadeKv::Layer values = Collect(state, block);
     if (is_last) {
+      LAMINA_RETURN_IF_ERROR(kv_->Store(values, rows_));
       ended(telemetry::WorkKind::kRecompute);
       continue;
     }
     executor.RunAfterSend(layer, buffers_);
     ended(telemetry::WorkKind::kRecompute);
-    Attend(state, layer, block);
+    LAMINA_RETURN_IF_ERROR(kv_->StoreAndAttend(values, rows_));
     Keep(state, layer, block);
     ended(telemetry::WorkKind::kChunks);
   }
   return absl::OkStatus();
 }
 
-TokenRows::Planes TokenRows::PlanesOf(const LaneState& state, uint32_t layer) const {
-  const AttentionDescriptor& shape = context_.config.layers[layer];
-  auto* const k = reinterpret_cast<BFloat16*>(state.memory.data());
-  return {.k = k,
-          .v = k + size_t{slots_} * shape.kv_width(),
-          .head_stride = size_t{slots_} * shape.head_dim};
-}
-
-kernels::KvView TokenRows::View(uint32_t lane, uint32_t layer) const {
-  const Planes planes = PlanesOf(lanes_[lane], layer);
-  return {.k = planes.k, .v = planes.v, .head_stride = planes.head_stride};
-}
-
-Extent TokenRows::SlotsOf(uint32_t lane, const RowRun& run) const {
-  const std::vector<Part>& parts = lanes_[lane].parts;
-  const auto part = std::find_if(parts.begin(), parts.end(), [&run](const Part& one) {
+void TokenRows::Fill(const Lane& lane, const RowRun& run, const plan::TokenSpan& tokens,
+                     const MadeKv::Into& into) const {
+  const LaneState& state = lanes_[lane.index];
+  const auto part = std::find_if(state.parts.begin(), state.parts.end(), [&run](const Part& one) {
     return one.sequence == run.sequence && one.before == run.first_token;
   });
-  return part == parts.end() ? Extent{} : Extent{.first_slot = part->first, .tokens = part->tokens};
+  LAMINA_CHECK(part != state.parts.end() && tokens.first + tokens.tokens <= part->tokens);
+  kv_->Fill(state.layer, state.memory.data(),
+            {.first_slot = part->first + tokens.first, .tokens = tokens.tokens}, into);
 }
 
-void TokenRows::Store(LaneState& state, uint32_t layer, const Block& block) {
-  const AttentionDescriptor& shape = context_.config.layers[layer];
-  const auto qkv = context_.executor.QkvRows(layer, block.rows, buffers_);
-  const BFloat16* const k = qkv.row(0) + shape.q_width();
-  const Extent slots{.first_slot = block.first, .tokens = block.rows};
-  const Planes planes = PlanesOf(state, layer);
-  kernels::StoreKv(shape, k, k + shape.kv_width(), qkv.stride, {&slots, 1}, planes.k, planes.v,
-                   planes.head_stride);
-}
-
-void TokenRows::Attend(LaneState& state, uint32_t layer, const Block& block) {
-  const auto qkv = context_.executor.QkvRows(layer, block.rows, buffers_);
-  const auto out = context_.executor.AttentionRows(layer, block.rows, buffers_);
-  extents_.clear();
-  extents_.reserve(state.parts.size());  // Items point into it.
-  items_.clear();
+// Parts of INT8 are whole blocks, and so is a block of rows but for the last one.
+MadeKv::Layer TokenRows::Collect(const LaneState& state, const Block& block) {
+  rows_.clear();
   for (const Part& part : state.parts) {
     const uint32_t first = std::max(part.first, block.first);
     const uint32_t end = std::min(part.first + part.tokens, block.first + block.rows);
-    if (first >= end) {
-      continue;
+    if (first < end) {
+      rows_.push_back({.first_slot = part.first,
+                       .before = first - part.first,
+                       .tokens = end - first,
+                       .row = first - block.first});
     }
-    const uint32_t row = first - block.first;
-    extents_.push_back({.first_slot = part.first, .tokens = end - part.first});
-    items_.push_back({.extents = {&extents_.back(), 1},
-                      .first_position = first - part.first,
-                      .query_tokens = end - first,
-                      .q = qkv.row(row),
-                      .q_stride = qkv.stride,
-                      .out = out.row(row),
-                      .out_stride = out.stride});
   }
-  const Planes planes = PlanesOf(state, layer);
-  kernel_.Attend(context_.config.layers[layer],
-                 {.k = planes.k, .v = planes.v, .head_stride = planes.head_stride}, items_,
-                 *scratch_, context_.pool);
+  return {.index = state.layer,
+          .memory = state.memory.data(),
+          .qkv = context_.executor.QkvRows(state.layer, block.rows, buffers_),
+          .out = context_.executor.AttentionRows(state.layer, block.rows, buffers_)};
 }
 
 std::vector<absl::Span<std::byte>> TokenRows::CarriedOf(uint32_t layer, const Block& block) {

@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // TokenRows: makes K and V of the first tokens of each run's sequence again from their numbers, for
-// one step (path fetch; the token recomputation of hybridserve.txt, Figure 4). They are rows of
+// one step (path recompute; the token recomputation of hybridserve.txt, Figure 4). They are rows of
 // their own, which run through a layer's slice behind the lane's and attend to each other here, as
 // a prompt does. So they have the bits of those that memory nodes keep, whatever chunks or steps
 // these came from.
 //
 //   BeginStep(lane, runs)  which tokens, by the step's plan
 //   Make(lane)             once a layer, behind the lane's slice and with its weights
-//   View(), SlotsOf()      K and V of the layer, until the next one's Make()
+//   Fill(lane, run, into)  K and V of the layer into a piece, until the next one's Make()
 //
 // Rows go through a layer in blocks. What they carry on to the next one, the values that cross the
-// attention and its output, lies here for all of them; K and V for one layer. Nothing is kept for
-// the next step.
+// attention and its output, lies here for all of them; K and V for one layer, in the form that
+// memory nodes have (made_kv.h). Nothing is kept for the next step.
 //
 // Threading: the data thread. Memory: in Prepare(). Allocation: per step.
 
@@ -26,9 +26,9 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/types/span.h"
-#include "common/dtype.h"
-#include "common/extent.h"
+#include "common/kv_form.h"
 #include "compute_node/lane.h"
+#include "compute_node/made_kv.h"
 #include "compute_node/making_line.h"
 #include "compute_node/prompt_work.h"
 #include "compute_node/step_layout.h"
@@ -36,6 +36,7 @@
 #include "compute_node/worker_context.h"
 #include "kernels/arena_memory.h"
 #include "kernels/attention.h"
+#include "plan/fetch_split.h"
 #include "plan/step_plan.h"
 #include "telemetry/work_kind.h"
 
@@ -65,10 +66,10 @@ class TokenRows {
   // the slice's weights are here. Errors: those of the device.
   absl::Status Make(Lane& lane);
 
-  // The layer's K and V, with all heads.
-  kernels::KvView View(uint32_t lane, uint32_t layer) const;
-  // Where those of the run's sequence lie: its first tokens, in order. Empty: none are made.
-  Extent SlotsOf(uint32_t lane, const RowRun& run) const;
+  // Copies K and V of these tokens of the run's sequence, in order, in the layer of the last
+  // Make(). Requires: they are among those of it that are made.
+  void Fill(const Lane& lane, const RowRun& run, const plan::TokenSpan& tokens,
+            const MadeKv::Into& into) const;
 
  private:
   // The first tokens of a sequence: rows, and slots, [first, first + tokens).
@@ -80,6 +81,7 @@ class TokenRows {
   };
   struct LaneState {
     kernels::ArenaMemory memory;  // K and V, then what rows carry on.
+    uint32_t layer = 0;           // These K and V are its.
     std::vector<Part> parts;
     std::vector<uint32_t> ids;        // Numbers of the tokens of all rows,
     std::vector<uint32_t> positions;  // and where they stand.
@@ -89,18 +91,12 @@ class TokenRows {
     uint32_t first = 0;
     uint32_t rows = 0;
   };
-  struct Planes {
-    BFloat16* k = nullptr;
-    BFloat16* v = nullptr;
-    size_t head_stride = 0;
-  };
 
   // Calls `ended` behind what dense layers take, and behind attention.
   absl::Status RunLayer(LaneState& state, uint32_t layer,
                         absl::FunctionRef<void(telemetry::WorkKind)> ended);
-  Planes PlanesOf(const LaneState& state, uint32_t layer) const;
-  void Store(LaneState& state, uint32_t layer, const Block& block);
-  void Attend(LaneState& state, uint32_t layer, const Block& block);
+  // Rows of the block as those of their sequences, in rows_, and the layer's values of them.
+  MadeKv::Layer Collect(const LaneState& state, const Block& block);
   // What the block's rows carry over the attention behind `layer`, from the buffers or to them.
   void Keep(LaneState& state, uint32_t layer, const Block& block);
   void Restore(LaneState& state, uint32_t layer, const Block& block);
@@ -112,16 +108,15 @@ class TokenRows {
   void NoteMade(uint32_t tokens, Nanos spent);
 
   const WorkerContext& context_;
-  const kernels::AttentionKernel& kernel_;
-  const uint32_t slots_;      // Rows of a lane at most.
+  const uint32_t slots_;  // Rows of a lane at most.
+  const KvForm form_;
+  const std::unique_ptr<MadeKv> kv_;
   size_t kv_bytes_ = 0;       // K and V of a layer, for all slots.
   size_t carried_bytes_ = 0;  // What a row carries on.
   ValueBuffers buffers_;
-  std::unique_ptr<kernels::AttentionScratch> scratch_;
   MakingLine making_;
   std::vector<LaneState> lanes_;
-  std::vector<Extent> extents_;  // That items name.
-  std::vector<kernels::AttentionItem> items_;
+  std::vector<MadeKv::Rows> rows_;  // Those of the block at hand.
 };
 
 }  // namespace lamina::compute_node

@@ -61,21 +61,31 @@ void WholeKv::AddItems(Lane& lane, const RunOfNode& which, const PieceRows& rows
 }
 
 // Block by block, as the memory node does with its own rows: one that the run's rows fill becomes
-// INT8 here for those behind it.
+// INT8 here for those behind it. Blocks that were made from token numbers have the piece's first
+// slots.
 absl::Status WholeKv::AttendInt8(Lane& lane, uint32_t node) {
   const FetchedRuns& stream = StreamOf(lane, node);
   const plan::FetchPiece& piece = windows().piece(lane, node);
   const PieceRows rows = windows().RowsOf(lane, node);
   int8_extents_.clear();
-  int8_extents_.reserve(piece.runs_end - piece.first_run);  // Runs point into it.
+  int8_extents_.reserve(2 * (piece.runs_end - piece.first_run));  // Runs point into it.
   runs_.clear();
-  uint32_t int8_slot = 0;
+  uint32_t made_slot = 0;
+  uint32_t int8_slot = piece.filled;
   uint32_t slot = 0;
   for (uint32_t i = piece.first_run; i < piece.runs_end; ++i) {
     const plan::FetchRun& run = stream.runs[i];
     const uint32_t row = stream.rows[i].first_row;
-    int8_extents_.push_back({.first_slot = int8_slot, .tokens = run.int8_slots()});
-    runs_.push_back({.slots = {&int8_extents_.back(), run.int8_slots() > 0 ? 1u : 0u},
+    const uint32_t others = run.int8_slots() - run.kept;
+    const size_t first_extent = int8_extents_.size();
+    if (run.kept > 0) {
+      FillMade(lane, {.node = node, .run = i}, rows, made_slot);
+      int8_extents_.push_back({.first_slot = made_slot, .tokens = run.kept});
+    }
+    if (others > 0) {
+      int8_extents_.push_back({.first_slot = int8_slot, .tokens = others});
+    }
+    runs_.push_back({.slots = absl::MakeConstSpan(int8_extents_).subspan(first_extent),
                      .tail_slot = slot,
                      .first_token = run.before,
                      .tokens = run.tokens,
@@ -86,7 +96,8 @@ absl::Status WholeKv::AttendInt8(Lane& lane, uint32_t node) {
                      .q_stride = rows.qkv_stride(),
                      .out = rows.out(row),
                      .out_stride = rows.out_stride()});
-    int8_slot += run.int8_slots();
+    made_slot += run.kept;
+    int8_slot += others;
     slot += run.tail_slots();
   }
   int8_->SetPiece(rows.part(), piece, reinterpret_cast<std::byte*>(windows().elements(lane, node)));

@@ -81,15 +81,12 @@ absl::Status CheckPolicies(const ClusterConfig& config) {
         "policies: fetch_recompute is not served by this version next to fetch_heads with heads "
         "that stream; remove it, or fetch.streaming_heads");
   }
-  if (config.RecomputesFromTokens()) {
-    return absl::UnimplementedError(
-        "policies: fetch_recompute with fetch.recompute tokens is not served by this version as "
-        "one of several; name it alone, or set fetch.recompute to activations");
-  }
-  if (config.Prepares(kPolicyFetchRecompute) && config.KeepsInt8()) {
+  if (config.Prepares(kPolicyFetchRecompute) && config.KeepsInt8() &&
+      !config.RecomputesFromTokens()) {
     return absl::UnimplementedError(
         "policies: fetch_recompute is not served by this version as one of several with kv int8, "
-        "where it recomputes nothing; remove it for fetch_heads, or name it alone");
+        "where it recomputes nothing from activations; remove it for fetch_heads, name it alone, "
+        "or set fetch.recompute to tokens");
   }
   return absl::OkStatus();
 }

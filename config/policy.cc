@@ -237,11 +237,6 @@ absl::Status CheckTokens(const ClusterConfig& config) {
         "fetch.resident: is for activations, and with fetch.recompute tokens there are none; "
         "remove it, or set fetch.recompute to activations");
   }
-  if (config.KeepsInt8()) {
-    return absl::UnimplementedError(
-        "fetch.recompute: tokens is not served by this version with kv int8, which closes blocks "
-        "where all of a sequence's tokens are; set kv to bf16, or policy to fetch_heads");
-  }
   return config.attention.Named().decode == config.attention.Named().prefill
              ? absl::OkStatus()
              : absl::UnimplementedError(
@@ -386,11 +381,10 @@ absl::Status CheckFetchOfAuto(const ClusterConfig& config) {
     return absl::OkStatus();
   }
   return absl::InvalidArgumentError(
-      "fetch: with policy auto window and heads may be set; it settles recompute_percent and "
-      "activation_percent itself, and takes no lossy policy, to which caching_ratio, sparse "
-      "and streaming_heads belong; nor does it weigh what resident saves, or packing, or "
-      "recomputation from tokens, or stream weights, to which kv_weights_first belongs; remove "
-      "these");
+      "fetch: with policy auto window and heads may be set; it settles recompute, "
+      "recompute_percent and activation_percent itself, and takes no lossy policy, to which "
+      "caching_ratio, sparse and streaming_heads belong; nor does it weigh what resident saves, or "
+      "packing, or stream weights, to which kv_weights_first belongs; remove these");
 }
 
 absl::Status CheckFetch(const ClusterConfig& config) {

@@ -36,8 +36,8 @@ uint32_t DefaultLanes(const ClusterConfig& config);
 // Checks the words of `policy` and `policies`.
 // Errors: kInvalidArgument  a word that is no policy, or comes twice; a `policy` that is not among
 //                           `policies`; local or auto among several.
-//         kUnimplemented    fetch_hybrid, or fetch_recompute from token numbers, among several;
-//                           fetch_recompute with heads that stream.
+//         kUnimplemented    fetch_hybrid among several; fetch_recompute with heads that stream, or
+//                           from activations with INT8.
 absl::Status CheckPolicies(const ClusterConfig& config);
 
 // The configuration with this one of its policies alone, and without the keys of `fetch` that

@@ -168,18 +168,6 @@ void UseNoActivations(uint32_t width, EngineOptions& options) {
   options.scheduler.strategies.fetch_planning = [why] { return core::MakeFetchAllBecause(why); };
 }
 
-// Where an epoch of policy auto keeps activations of every token, a step's plan says how many come.
-void UseActivations(EngineOptions& options) {
-  for (const WeighedPolicy& policy : options.policy_auto->policies) {
-    if (policy.fetch.activation_width > 0 && !policy.fetch.hybrid.has_value()) {
-      options.scheduler.strategies.fetch_planning = [bytes =
-                                                         RecomputeBytesOf(policy.fetch, options)] {
-        return core::MakeFetchRecompute(bytes);
-      };
-    }
-  }
-}
-
 // What stays on the compute node with all rows that may run, and why none is recomputed. Both
 // follow from bytes, which here stand for seconds of a link that has one a second.
 std::string PhaseWords(const ClusterConfig& config, uint32_t width, const EngineOptions& options) {
@@ -252,8 +240,8 @@ plan::AttentionPath PathOf(const ClusterConfig& config, const StreamingHeads& st
     return plan::AttentionPath::kSparse;
   }
   if (policy == kPolicyFetchRecompute) {
-    const bool by_path = !config.KeepsInt8() && !config.RecomputesFromTokens();
-    return by_path ? plan::AttentionPath::kRecompute : plan::AttentionPath::kFetch;
+    const bool nothing = config.KeepsInt8() && !config.RecomputesFromTokens();
+    return nothing ? plan::AttentionPath::kFetch : plan::AttentionPath::kRecompute;
   }
   return policy == kPolicyLocal                                   ? plan::AttentionPath::kLocal
          : policy == kPolicyFetchSparse                           ? plan::AttentionPath::kSparse
@@ -357,10 +345,10 @@ EngineOptions MakeOptions(const ClusterConfig& config, const StreamingHeads& str
     };
   }
   const bool recomputes = config.Prepares(kPolicyFetchRecompute);
-  if (config.KeepsInt8() && (recomputes || config.policy == kPolicyFetchHybrid)) {
-    UseNoActivations(model.width, options);
-  } else if (config.RecomputesFromTokens()) {
+  if (config.RecomputesFromTokens()) {
     UseTokens(config, options);
+  } else if (config.KeepsInt8() && (recomputes || config.policy == kPolicyFetchHybrid)) {
+    UseNoActivations(model.width, options);
   } else if (recomputes) {
     UseRecompute(config, model.width, options);
   } else if (config.policy == kPolicyFetchHybrid) {
@@ -586,7 +574,7 @@ absl::StatusOr<EngineOptions> EngineOptionsOf(const ClusterConfig& config,
   options.has_experts = model.experts > 0;
   if (options.policy_auto.has_value()) {
     LAMINA_ASSIGN_OR_RETURN(options.policy_auto->policies, WeighPolicies(config, graph, model));
-    UseActivations(options);
+    UsePlanningOfAuto(options);
   }
   return options;
 }

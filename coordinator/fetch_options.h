@@ -50,7 +50,7 @@ struct FetchOptions {
 
 // The path of rows in epochs of one such policy whose K and V are on memory nodes.
 inline plan::AttentionPath PathOnMemoryNodes(const FetchOptions& fetch) {
-  if (fetch.activation_width > 0 && !fetch.hybrid.has_value()) {
+  if ((fetch.activation_width > 0 && !fetch.hybrid.has_value()) || fetch.made_tokens_max > 0) {
     return plan::AttentionPath::kRecompute;
   }
   return fetch.sparse_ratio > 0     ? plan::AttentionPath::kSparse

@@ -89,7 +89,7 @@ cost::UnitTimes MeanAttention(const FormedEpoch& epoch, const ReplicaSplits& spl
 
 core::FetchRates FetchRatesOf(const EngineOptions& options, const FormedEpoch& epoch,
                               const MeasuredNodes& nodes) {
-  core::FetchRates rates;
+  core::FetchRates rates{.from_tokens = epoch.config().made_tokens_max > 0};
   if (epoch.config().activation_width == 0 && epoch.config().made_tokens_max == 0) {
     return rates;
   }

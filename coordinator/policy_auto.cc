@@ -55,6 +55,15 @@ double RoomOfRecompute(const EngineOptions& options) {
   return 0;
 }
 
+// EpochConfig::made_tokens_max where K and V are made from token numbers; 0: they cannot be.
+uint32_t MadeTokensMax(const EngineOptions& options) {
+  uint32_t most = 0;
+  for (const WeighedPolicy& policy : options.policy_auto->policies) {
+    most = std::max(most, policy.fetch.made_tokens_max);
+  }
+  return most;
+}
+
 }  // namespace
 
 PolicyAuto::PolicyAuto(const EngineOptions& options) : options_(options) {
@@ -119,7 +128,8 @@ const core::PolicyChoice& PolicyAuto::Choose(std::optional<cost::KvPolicy> curre
                                    .lanes_max = options_.scheduler.lanes,
                                    .lanes_auto = options_.scheduler.lanes_auto,
                                    .link = LinkOf(measures),
-                                   .room = RoomOfRecompute(options_)};
+                                   .room = RoomOfRecompute(options_),
+                                   .made_tokens_max = MadeTokensMax(options_)};
   parts_ = measures.parts.bytes_per_second > 0 ? measures.parts : parts_;
   const core::PolicyInputs inputs = InputsAt(measures, pools, load.context);
   SettleShare(core::ChoosePolicy(inputs, Candidates(measures), load));

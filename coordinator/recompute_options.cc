@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "common/kv_form.h"
 #include "common/units.h"
 #include "coordinator/core/fetch_planning.h"
 #include "coordinator/recompute_bytes.h"
@@ -15,6 +16,17 @@
 
 namespace lamina::coordinator {
 namespace {
+
+// What is made from token numbers comes in whole tiles, and of INT8 in whole blocks.
+uint32_t TileOf(KvForm kv) { return kv == KvForm::kInt8 ? kInt8BlockTokens : plan::kFetchTile; }
+
+// By rates.
+core::TokenMaking MakingOf(const FetchOptions& fetch, const EngineOptions& options, KvForm kv) {
+  return {.kv_bytes = static_cast<double>(KvSlotBytes(options.layers, kv)) /
+                      static_cast<double>(options.layers.size()),
+          .tokens_max = fetch.made_tokens_max,
+          .tile = TileOf(kv)};
+}
 
 // Whether activations stay; by `auto` only where they take fewer bytes than K and V.
 bool KeepsActivations(const ClusterConfig& config, const core::RecomputeBytes& bytes) {
@@ -70,12 +82,31 @@ void UseRecompute(const ClusterConfig& config, uint32_t width, EngineOptions& op
 
 void UseTokens(const ClusterConfig& config, EngineOptions& options) {
   options.fetch.made_tokens_max = config.fetch.recompute_tokens_max;
-  const core::TokenMaking making{.kv_bytes = RecomputeBytesOf(options.fetch, options).kv,
-                                 .tokens_max = config.fetch.recompute_tokens_max,
-                                 .percent = config.fetch.recompute_auto
-                                                ? std::nullopt
-                                                : std::optional(config.fetch.recompute_percent)};
+  core::TokenMaking making = MakingOf(options.fetch, options, config.kv);
+  if (!config.fetch.recompute_auto) {
+    making.percent = config.fetch.recompute_percent;
+  }
   options.scheduler.strategies.fetch_planning = [making] { return core::MakeFetchTokens(making); };
+}
+
+void UsePlanningOfAuto(EngineOptions& options) {
+  std::optional<core::RecomputeBytes> activations;
+  std::optional<core::TokenMaking> tokens;
+  for (const WeighedPolicy& policy : options.policy_auto->policies) {
+    if (policy.fetch.made_tokens_max > 0) {
+      tokens = MakingOf(policy.fetch, options, KvForm::kBF16);
+    } else if (policy.fetch.activation_width > 0 && !policy.fetch.hybrid.has_value()) {
+      activations = RecomputeBytesOf(policy.fetch, options);
+    }
+  }
+  if (!activations.has_value() && !tokens.has_value()) {
+    return;
+  }
+  options.scheduler.strategies.fetch_planning = [activations, tokens] {
+    return core::MakeFetchByEpoch(
+        tokens.has_value() ? core::MakeFetchTokens(*tokens) : core::MakeFetchAll(),
+        activations.has_value() ? core::MakeFetchRecompute(*activations) : core::MakeFetchAll());
+  };
 }
 
 void UseResidentOfHybrid(const ClusterConfig& config, EngineOptions& options) {

@@ -20,9 +20,12 @@ namespace lamina::coordinator {
 // Requires: layers, and limits of the scheduler.
 void UseRecompute(const ClusterConfig& config, uint32_t width, EngineOptions& options);
 
-// Has the options recompute from token numbers, as the cluster file says.
-// Requires: layers, and the form of K and V.
+// Has the options recompute from token numbers, as the cluster file says. Requires: layers.
 void UseTokens(const ClusterConfig& config, EngineOptions& options);
+
+// Policy auto: where an epoch may make K and V again, a step's plan says of how many tokens.
+// Requires: options.policy_auto has the policies that are weighed.
+void UsePlanningOfAuto(EngineOptions& options);
 
 // Policy fetch_hybrid: the activations that stay, where the cluster file has bytes for some.
 // Requires: as UseRecompute(); options.fetch has the policy, and the width of its activations.

@@ -17,7 +17,12 @@ namespace {
 // A cluster file of one of the policies that auto weighs.
 ClusterConfig Weighed(const ClusterConfig& config, cost::KvPolicy policy) {
   ClusterConfig alone = config;
-  alone.policy = std::string(cost::KvPolicyName(policy));
+  const bool from_tokens = policy == cost::KvPolicy::kFetchTokens;
+  alone.policy =
+      from_tokens ? std::string(kPolicyFetchRecompute) : std::string(cost::KvPolicyName(policy));
+  if (from_tokens) {
+    alone.fetch.recompute = RecomputeFrom::kTokens;
+  }
   alone.policy_load = {};
   alone.partition = Partition::kRequest;
   if (policy == cost::KvPolicy::kLocal) {
@@ -83,9 +88,9 @@ absl::StatusOr<std::vector<WeighedPolicy>> WeighPolicies(const ClusterConfig& co
                                                          const model::Graph& graph,
                                                          const model::ModelConfig& model) {
   std::vector<WeighedPolicy> policies;
-  for (const cost::KvPolicy policy :
-       {cost::KvPolicy::kAttendRemote, cost::KvPolicy::kLocal, cost::KvPolicy::kFetchHeads,
-        cost::KvPolicy::kFetchRecompute, cost::KvPolicy::kFetchHybrid}) {
+  for (const cost::KvPolicy policy : {cost::KvPolicy::kAttendRemote, cost::KvPolicy::kLocal,
+                                      cost::KvPolicy::kFetchHeads, cost::KvPolicy::kFetchRecompute,
+                                      cost::KvPolicy::kFetchHybrid, cost::KvPolicy::kFetchTokens}) {
     policies.push_back(Weigh(policy, config, graph, model));
   }
   policies.push_back({.policy = cost::KvPolicy::kFetchSparse,

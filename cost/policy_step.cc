@@ -6,6 +6,7 @@
 
 #include "common/check.h"
 #include "cost/kv_policies.h"
+#include "cost/token_layer.h"
 
 namespace lamina::cost {
 namespace {
@@ -18,6 +19,9 @@ constexpr double kExchangeSeconds = 40e-6;
 // neither side always has work when the other does. Assumed; two lanes took 15% longer than their
 // bound at 16 rows of 1024 tokens, 6% at 1536 (docs/lab/2026-11.md, pipeline).
 constexpr double kUnhidden = 0.2;
+// So many tokens run through a slice together where K and V are made from their numbers
+// (compute_node/token_rows.h).
+constexpr double kMadeTogether = 256;
 
 FetchTime FetchTimeOf(KvPolicy policy, const FetchLayer& layer, const RecomputeLane& lane) {
   switch (policy) {
@@ -39,6 +43,35 @@ double ReadBytes(const PolicyModel& model, const PolicyLoad& load) {
 uint32_t LanesWithRows(const PolicyPools& pools, const PolicyLoad& load) {
   const double most = std::max(1.0, std::round(load.rows));
   return static_cast<uint32_t>(std::min<double>(pools.lanes_max, most));
+}
+
+// Adds what of a step that fetches is made from token numbers to its dense layers and attention.
+PolicyStep WithTokens(const plan::PolicyTimes& times, const PolicyModel& model,
+                      const PolicyPools& pools, const PolicyLoad& load, PolicyStep step) {
+  const double layers = model.layers;
+  const double kv_bytes = model.kv_bytes_per_token / layers;
+  step.make_token = TimesOf(times.pools, kMadeTogether).slice_seconds / kMadeTogether;
+  step.from_activation = times.make_seconds;
+  step.send_token = kv_bytes / pools.link;
+  // Rows are a mean of many steps: one stands for them, with the times of all.
+  const TokenProfile profile{
+      .kv = load.rows * step.send_token,
+      .make = load.rows * step.make_token,
+      .attend = load.rows * kv_bytes * model.read_share / times.attention_pools,
+      .other = (step.dense + step.attention) / layers};
+  const TokenLoad row{.context = static_cast<uint32_t>(std::lround(load.context))};
+  const double room = std::min<double>(row.context, pools.made_tokens_max * step.lanes / load.rows);
+  const uint32_t most = static_cast<uint32_t>(room) / kTokenTile * kTokenTile;
+  const uint32_t made = std::min(BestTokenSplit(profile, row).made, most);
+  const auto seconds = [&](uint32_t tokens) {
+    return layers * (TokenLayerSeconds(profile, row, tokens) + kExchangeSeconds);
+  };
+  step.seconds = seconds(made);
+  step.tile_seconds = row.context < kTokenTile ? 0 : seconds(kTokenTile);
+  step.share = made == 0 ? 0 : static_cast<double>(made) / row.context;
+  step.transfer = layers * profile.kv * (row.context - made);
+  step.making = layers * made * (profile.make + profile.attend * (made + 1.0) / 2);
+  return step;
 }
 
 }  // namespace
@@ -109,6 +142,9 @@ PolicyStep FetchStep(KvPolicy policy, const PolicyCompute& compute, const Policy
   PolicyStep step{.dense = lanes * DenseSeconds(replica, compute.link, rows).path.dense,
                   .attention = ReadBytes(model, load) / times.attention_pools,
                   .lanes = lanes};
+  if (policy == KvPolicy::kFetchTokens) {
+    return WithTokens(times, model, pools, load, step);
+  }
   const double layers = model.layers;
   const double kv = tokens * model.kv_bytes_per_token / pools.link;
   const double activations = tokens * model.activation_bytes_per_token / pools.link;

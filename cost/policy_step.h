@@ -21,7 +21,9 @@
 // overlaps with the layer before: by the equations of kv_policies.h for each layer, with dense
 // layers and attention on the threads that the compute node has while memory nodes have theirs; and
 // the exchange. One compute node alone has them. With fetch_recompute one lane's activations come
-// while K and V of the layer before are made if windows have room for both.
+// while K and V of the layer before are made if windows have room for both. What is made from token
+// numbers instead follows token_layer.h: a token takes the slice of a block of rows, in which
+// tokens run together, and attends to those before it as decode rows do.
 //
 // Attention and slices that share a memory are measured side by side, so that what they take from
 // each other is in the figures; that memory nodes attend as fast as the compute node does with as
@@ -68,6 +70,8 @@ struct PolicyPools {
   bool lanes_auto = false;
   double link = 0;  // Bytes a second that all memory nodes send to the compute node.
   double room = 0;  // RoomForNextLayer(), with fetch_recompute.
+  // With fetch_recompute from token numbers: EpochConfig::made_tokens_max, of a lane.
+  uint32_t made_tokens_max = 0;
 };
 
 // Seconds of a step, and of its parts.
@@ -76,10 +80,18 @@ struct PolicyStep {
   double dense = 0;      // Slices and tails of all its lanes, on the busiest compute node.
   double attention = 0;  // Attention of all lanes, the exchange included.
   uint32_t lanes = 1;
-  // Policies that fetch: what the links take, and making K and V from activations.
+  // Policies that fetch: what the links take, and making K and V from activations, or from token
+  // numbers.
   double transfer = 0;
   double making = 0;
-  double share = 0;  // Share of the tokens that come as activations.
+  double share = 0;  // Share of the tokens that come as activations, or whose K and V are made.
+  // From token numbers, K and V of one token in one layer: making them so, from its activation (0:
+  // not measured), and their transfer; and the step with one tile of each row made (0: rows have
+  // less).
+  double make_token = 0;
+  double from_activation = 0;
+  double send_token = 0;
+  double tile_seconds = 0;
 };
 
 // Requires: at least one replica, whose times are measured(); load.rows > 0. Of the functions below
@@ -90,8 +102,8 @@ PolicyStep LocalStep(const PolicyCompute& compute, const PolicyLoad& load);
 PolicyStep PoolsStep(const PolicyCompute& compute, const PolicyModel& model,
                      const PolicyPools& pools, const PolicyLoad& load);
 
-// Requires: fetch_heads, fetch_recompute or fetch_hybrid, the last two with activations and
-// make_seconds; one replica, of one node; pools.link > 0.
+// Requires: fetch_heads, fetch_recompute, from token numbers too, or fetch_hybrid, from activations
+// with these and make_seconds; one replica, of one node; pools.link > 0, attention_pools > 0.
 PolicyStep FetchStep(KvPolicy policy, const PolicyCompute& compute, const PolicyModel& model,
                      const PolicyPools& pools, const PolicyLoad& load);
 

@@ -194,6 +194,8 @@ absl::string_view KvPolicyName(KvPolicy policy) {
       return "fetch_hybrid";
     case KvPolicy::kFetchSparse:
       return "fetch_sparse";
+    case KvPolicy::kFetchTokens:
+      return "fetch_recompute_from_tokens";
   }
   return "?";
 }

@@ -38,9 +38,12 @@ enum class KvPolicy : uint8_t {
   kFetchRecompute,
   kFetchHybrid,
   kFetchSparse,
+  kFetchTokens,  // fetch_recompute from token numbers. StepOf() has no equation of its own for it.
 };
 
-absl::string_view KvPolicyName(KvPolicy policy);  // As the cluster file's `policy`.
+// As the cluster file's `policy`; "fetch_recompute_from_tokens" is fetch_recompute there, with
+// fetch.recompute tokens.
+absl::string_view KvPolicyName(KvPolicy policy);
 
 // One configuration of a cluster. Compute nodes: replicas x stages x shards, each a device, and as
 // many for each prompt replica.

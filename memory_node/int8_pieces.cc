@@ -89,26 +89,31 @@ absl::Status Int8Gather::Closed(kernels::KvReads& reads, size_t first, size_t en
   auto* const v = reinterpret_cast<uint8_t*>(data_ + planes_.int8_v);
   auto* const v_scales = reinterpret_cast<kernels::Int8Scale*>(data_ + planes_.v_scales);
   return VisitRuns(
-      piece_, piece_.int8_slots, first * kTile, end * kTile,
-      [this](uint32_t run) { return runs_.runs[run].int8_slots(); },
+      piece_, closed_slots(), first * kTile, end * kTile,
+      [this](uint32_t run) { return runs_.runs[run].int8_slots() - runs_.runs[run].kept; },
       [&](uint32_t head, uint32_t run, size_t slot, size_t from, size_t to) -> absl::Status {
         const Int8RunTokens& tokens = runs_.tokens[run];
+        uint8_t* const head_k = k + Skipped(head) * head_dim_;
+        uint8_t* const head_v = v + Skipped(head) * head_dim_;
+        kernels::Int8Scale* const head_scales = v_scales + Skipped(head);
         const size_t tokens_end = std::clamp(slot + runs_.runs[run].int8_fetched(), from, to);
         const size_t seen = std::clamp(slot + tokens.hidden, from, tokens_end);
-        Clear(k, from, seen, head_dim_);
+        Clear(head_k, from, seen, head_dim_);
         // K of a tile with some tokens is cleared whole before these come.
-        Clear(k, tokens_end / kTile * kTile, to, head_dim_);
+        Clear(head_k, tokens_end / kTile * kTile, to, head_dim_);
         for (const auto& [begin, upto] : {std::pair(from, seen), std::pair(tokens_end, to)}) {
-          Clear(v, begin, upto, head_dim_);
-          Clear(v_scales, begin, upto, 1);
+          Clear(head_v, begin, upto, head_dim_);
+          Clear(head_scales, begin, upto, 1);
         }
         if (seen == tokens_end) {
           return absl::OkStatus();
         }
-        return reads.LoadClosed(
-            layer_, piece_.heads.first + head, tokens.slots, static_cast<uint32_t>(seen - slot),
-            static_cast<uint32_t>(tokens_end - seen),
-            {.k = k + slot * head_dim_, .v = v + slot * head_dim_, .v_scales = v_scales + slot});
+        return reads.LoadClosed(layer_, piece_.heads.first + head, tokens.slots,
+                                static_cast<uint32_t>(seen - slot),
+                                static_cast<uint32_t>(tokens_end - seen),
+                                {.k = head_k + slot * head_dim_,
+                                 .v = head_v + slot * head_dim_,
+                                 .v_scales = head_scales + slot});
       });
 }
 
@@ -116,21 +121,22 @@ absl::Status Int8Gather::Scales(kernels::KvReads& reads, size_t first, size_t en
   const size_t share = Int8ScalesOfSlot(static_cast<uint32_t>(head_dim_));
   auto* const scales = reinterpret_cast<kernels::Int8Scale*>(data_ + planes_.k_scales);
   return VisitRuns(
-      piece_, piece_.scale_slots, first * kTile, end * kTile,
-      [this](uint32_t run) { return runs_.runs[run].scale_slots(); },
+      piece_, scale_slots(), first * kTile, end * kTile,
+      [this](uint32_t run) { return runs_.runs[run].scale_slots() - runs_.runs[run].kept; },
       [&](uint32_t head, uint32_t run, size_t slot, size_t from, size_t to) -> absl::Status {
         const Int8RunTokens& tokens = runs_.tokens[run];
+        kernels::Int8Scale* const head_scales = scales + Skipped(head) * share;
         const size_t tokens_end = std::clamp(slot + runs_.runs[run].scales_fetched(), from, to);
         const size_t seen = std::clamp(slot + tokens.hidden, from, tokens_end);
-        Clear(scales, from, seen, share);
-        Clear(scales, tokens_end, to, share);
+        Clear(head_scales, from, seen, share);
+        Clear(head_scales, tokens_end, to, share);
         if (seen == tokens_end) {
           return absl::OkStatus();
         }
         return reads.LoadClosed(layer_, piece_.heads.first + head, tokens.scale_slots,
                                 static_cast<uint32_t>(seen - slot),
                                 static_cast<uint32_t>(tokens_end - seen),
-                                {.k_scales = scales + slot * share});
+                                {.k_scales = head_scales + slot * share});
       });
 }
 

@@ -82,9 +82,10 @@ class Int8Gather {
   Int8Gather(const plan::FetchPiece& piece, uint32_t layer, uint32_t head_dim, const Runs& runs,
              std::byte* data);
 
-  // Tiles of slots over the piece's heads.
-  size_t closed_tiles() const { return piece_.heads.count * (piece_.int8_slots / kTile); }
-  size_t scale_tiles() const { return piece_.heads.count * (piece_.scale_slots / kTile); }
+  // Tiles of slots that are sent, over the piece's heads: those of INT8 and its scales are behind
+  // the ones that the compute node fills.
+  size_t closed_tiles() const { return piece_.heads.count * (closed_slots() / kTile); }
+  size_t scale_tiles() const { return piece_.heads.count * (scale_slots() / kTile); }
   size_t tail_tiles() const { return piece_.heads.count * (piece_.slots / kTile); }
 
   // INT8 of tiles [first, end), with scales of V. Slots without a token that lies here are zero:
@@ -97,6 +98,13 @@ class Int8Gather {
 
  private:
   static constexpr size_t kTile = plan::kFetchTile;
+
+  // Slots of a head that are sent.
+  size_t closed_slots() const { return piece_.int8_slots - piece_.filled; }
+  size_t scale_slots() const { return piece_.scale_slots - piece_.filled; }
+  // Where slot 0 of those that are sent would lie in the planes of the head, counted over the heads
+  // as they are, had no head slots that the compute node fills.
+  size_t Skipped(uint32_t head) const { return (head + size_t{1}) * piece_.filled; }
 
   const plan::FetchPiece& piece_;
   const uint32_t layer_;

@@ -190,7 +190,7 @@ void PieceStream::CutIntoStretches(kernels::KvReads& kv, absl::Span<const RunTok
 }
 
 // First INT8 of all heads, then scales of K, then open blocks. Every run has some of these, for its
-// own rows.
+// own rows. Where each head begins with slots that the compute node fills, a turn is of one head.
 absl::Status PieceStream::PutInt8(Lane& lane, kernels::KvReads& reads,
                                   absl::Span<const Int8RunTokens> tokens) {
   constexpr size_t kHeader = sizeof(plan::WindowHeader);
@@ -211,8 +211,14 @@ absl::Status PieceStream::PutInt8(Lane& lane, kernels::KvReads& reads,
       plan::kFetchTile * (is_closed   ? KvHeadBytes(head_dim, KvForm::kInt8) - scale_bytes
                           : is_scales ? scale_bytes
                                       : KvHeadBytes(head_dim, KvForm::kBF16));
-  const size_t end = std::min(last, done_ + std::max<size_t>(1, kTurnBytes / tile_bytes));
-  const size_t first_slot = (done_ - begin) * plan::kFetchTile;
+  size_t end = std::min(last, done_ + std::max<size_t>(1, kTurnBytes / tile_bytes));
+  size_t first_slot = (done_ - begin) * plan::kFetchTile;
+  if (piece().filled > 0 && (is_closed || is_scales)) {
+    const size_t per_head = (last - begin) / piece().heads.count;
+    const size_t heads = (done_ - begin) / per_head + 1;  // Up to this one.
+    end = std::min(end, begin + heads * per_head);
+    first_slot += heads * piece().filled;
+  }
   const size_t slots = (end - done_) * plan::kFetchTile;
   const auto put = [&](size_t plane, size_t slot_bytes) {
     return PutData(kHeader + plane + first_slot * slot_bytes, slots * slot_bytes);

@@ -117,7 +117,7 @@ void CollectFetchedRow(const plan::SlotTables::Sequence& sequence, uint32_t posi
 
 // Whether the compute node makes K and V of some tokens of the path from their numbers.
 bool MakesFromTokens(const plan::EpochConfig& config, plan::AttentionPath path) {
-  return path == plan::AttentionPath::kFetch && config.made_tokens_max > 0;
+  return path == plan::AttentionPath::kRecompute && config.made_tokens_max > 0;
 }
 
 // Which of the tokens before a run come as what, and where they lie.
@@ -129,7 +129,7 @@ void SplitRun(const plan::EpochConfig& config, const plan::StepPlan& plan, Fetch
           ? plan::SplitBySlots(fetched.run.before, fetched.run.tokens, sequence, kinds)
       : MakesFromTokens(config, sequence.path)
           ? plan::SplitByTokens(fetched.run.before, fetched.run.tokens, plan.recomputed,
-                                plan::HiddenOf(config, sequence.path, sequence.released))
+                                sequence.released, config.KvFormOf(sequence.path))
           : plan::SplitByShare(
                 fetched.run.before, fetched.run.tokens, plan.recomputed, sequence.bare,
                 plan::HiddenOf(config, sequence.path, sequence.released), sequence.resident);
@@ -248,8 +248,7 @@ absl::Status CollectRows(const plan::EpochConfig& config, const plan::SlotTables
     lane.partials += row.partials;
   }
   if (plan.recomputed > 0 && !lane.fetched.empty() &&
-      lane.fetched_by != plan::AttentionPath::kRecompute &&
-      !MakesFromTokens(config, lane.fetched_by)) {
+      lane.fetched_by != plan::AttentionPath::kRecompute) {
     return absl::InternalError(
         "plan says how many tokens are recomputed, of rows whose path keeps no activations in "
         "addition to K and V, and makes none from token numbers");

@@ -20,8 +20,8 @@ enum class AttentionPath : uint8_t {
   // As kFetch, with heads that stream: these attend to the first and the last tokens, of which
   // alone K and V come.
   kStreaming,
-  // As kFetch, where memory nodes keep the activation of each token that rows of this path store:
-  // some tokens come as these, and the compute node makes their K and V again.
+  // As kFetch, but the compute node makes K and V of some tokens again: of activations, of which
+  // memory nodes keep those of each token that rows of this path store, or of token numbers.
   kRecompute,
   // As kRemote, with K and V as INT8 in slots of that form, next to those of the other paths
   // (docs/adr/0202-a-form-of-kv-is-a-path.md).

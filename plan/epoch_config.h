@@ -51,7 +51,7 @@ struct EpochConfig {
   // Elements of a token's activation in every layer, the input of the layer that makes k and v, for
   // which memory nodes have room: path recompute in addition to K and V in each slot, path fetch as
   // `activation_share` says; with partition head each a part of it (activation_part.h). 0: they
-  // keep none.
+  // keep none, and path recompute makes K and V from token numbers.
   uint32_t activation_width = 0;
   // Path recompute, and path fetch where slots are of kinds: places for a token's activations in
   // all layers on the compute node (SequenceJoin::resident). 0: none stay there.
@@ -59,8 +59,9 @@ struct EpochConfig {
   // Path fetch: of SlotKinds::kUnit slots so many hold a token's activation in place of its K and V
   // (slot_kinds.h). 0: slots have K and V, and with path recompute room for the activation.
   uint32_t activation_share = 0;
-  // Path fetch: of the tokens before the rows of a lane's step the compute node makes K and V of so
-  // many at most from their numbers, as the step's plan says (fetch_split.h). 0: of none.
+  // Path recompute: of the tokens before the rows of a lane's step the compute node makes K and V
+  // of so many at most from their numbers, as the step's plan says (fetch_split.h). 0: of none, and
+  // what is made again is made of activations.
   uint32_t made_tokens_max = 0;
   // K and V are INT8 in slots, and bf16 in tails of open blocks, of which each node that holds KV
   // has so many (docs/adr/0171-int8-behind-the-open-block.md). With `int8_slots` those of path

@@ -155,7 +155,8 @@ absl::Status CheckForms(const EpochConfig& config) {
 // INT8 is served where rows attend to whole sequences, or heads of these, on processors.
 absl::Status CheckInt8(const EpochConfig& config) {
   const AttentionPaths served = {AttentionPath::kRemote, AttentionPath::kLocal,
-                                 AttentionPath::kFetch, AttentionPath::kSparse};
+                                 AttentionPath::kFetch, AttentionPath::kSparse,
+                                 AttentionPath::kRecompute};
   const bool canonical = config.attention == ClusterAttention();
   LAMINA_RETURN_IF_ERROR(CheckForms(config));
   if (config.int8_tails == 0 || config.attention_paths.Has(AttentionPath::kRemoteInt8) ||

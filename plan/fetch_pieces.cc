@@ -223,7 +223,7 @@ absl::Status CheckFetch(const EpochConfig& config) {
                      config.activation_width, " elements in ", config.activation_share, " of ",
                      SlotKinds::kUnit, " slots, which cannot be"));
   }
-  if (config.attention_paths.Has(AttentionPath::kRecompute) &&
+  if (config.attention_paths.Has(AttentionPath::kRecompute) && config.made_tokens_max == 0 &&
       (config.activation_width == 0 || config.activation_share > 0)) {
     return absl::InvalidArgumentError(absl::StrCat(
         "the configuration of epoch ", config.epoch,
@@ -252,12 +252,12 @@ absl::Status CheckFetch(const EpochConfig& config) {
         absl::StrCat("the configuration of epoch ", config.epoch,
                      " keeps activations in addition to INT8, which this version does not serve"));
   }
-  if (config.made_tokens_max > 0 && (!config.attention_paths.Has(AttentionPath::kFetch) ||
-                                     config.activation_width > 0 || config.int8_tails > 0)) {
+  if (config.made_tokens_max > 0 &&
+      (!config.attention_paths.Has(AttentionPath::kRecompute) || config.activation_width > 0)) {
     return absl::InvalidArgumentError(absl::StrCat(
         "the configuration of epoch ", config.epoch, " makes K and V of ", config.made_tokens_max,
-        " tokens from their numbers, which this version serves with path fetch alone, without "
-        "activations and INT8"));
+        " tokens from their numbers, which this version serves with path recompute, without "
+        "activations"));
   }
   if (config.made_tokens_max % kFetchTile != 0) {
     return absl::InvalidArgumentError(absl::StrCat(

@@ -27,6 +27,7 @@
 //
 // INT8 slots are those of an arena (kernels/int8_kv.h, Int8View). Every run has some for the tokens
 // that come so, and for those of blocks that its own rows close while later ones of them attend.
+// Whole blocks that the compute node makes from token numbers have the first ones of each head.
 // Where tokens are chosen (plan/token_sets.h) these lie one behind the other, and scales of K come
 // once for each block that has one of them, in slots of their own.
 //
@@ -100,9 +101,10 @@ struct FetchRun {
     return WholeTiles(made() + kept + (all_recomputed() ? tokens : 0));
   }
 
-  // Where K and V are INT8: tokens that come so, and bf16 of the open block behind them.
-  uint32_t int8_fetched() const { return chosen ? chosen_closed : Int8TokensOf(before); }
-  uint32_t tail_fetched() const { return before - int8_fetched(); }
+  // Where K and V are INT8: tokens that come so, and bf16 of the open block behind them. Those that
+  // are kept are of closed blocks, and the first ones.
+  uint32_t int8_fetched() const { return chosen ? chosen_closed : Int8TokensOf(before) - kept; }
+  uint32_t tail_fetched() const { return before - kept - int8_fetched(); }
   // In a window: of all tokens that some row sees as INT8, of scales of K of their blocks, and of
   // the open block.
   uint32_t int8_slots() const {
@@ -124,7 +126,7 @@ struct FetchPiece {
   uint32_t first_run = 0;  // Runs [first_run, runs_end).
   uint32_t runs_end = 0;
   uint32_t slots = 0;       // Slots of all its runs, in each head.
-  uint32_t filled = 0;      // The first of these, which the compute node fills.
+  uint32_t filled = 0;      // The first of these, or of INT8, which the compute node fills.
   uint32_t recomputed = 0;  // Tokens of a piece of activations; it has no heads.
   // Where K and V are INT8: slots of INT8 of all its runs, in each head, and of scales of K;
   // `slots` are those of open blocks then.
@@ -231,9 +233,9 @@ bool ServesSpans(AttentionPaths paths);
 //                           or where activations are kept all: says how many bytes would do;
 //                           activations of fewer elements than there are KV heads with partition
 //                           head, or any with INT8; path recompute without activations in addition
-//                           to K and V; activations that stay on the compute node where nothing is
-//                           made of them; K and V from token numbers without path fetch, or with
-//                           activations or INT8.
+//                           to K and V, or token numbers to make K and V from; activations that
+//                           stay on the compute node where nothing is made of them; K and V from
+//                           token numbers without path recompute, or with activations.
 absl::Status CheckFetch(const EpochConfig& config);
 
 }  // namespace lamina::plan

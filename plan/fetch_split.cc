@@ -32,6 +32,8 @@ void Append(FetchSplit& split, const FetchStretch& next) {
 
 uint32_t WholeTilesIn(uint32_t tokens) { return tokens / kFetchTile * kFetchTile; }
 
+static_assert(kInt8BlockTokens % kFetchTile == 0);
+
 // The tokens before a run, by where they begin to come in another way: each is no less than the one
 // before it.
 struct Borders {
@@ -197,16 +199,20 @@ FetchSplit SplitSlotsBySpan(uint32_t before, uint32_t tokens, const SlotTables::
                     kinds);
 }
 
-uint32_t MadeFromTokens(uint32_t before, uint32_t share, uint32_t released) {
-  return released > 0
-             ? 0
-             : WholeTilesIn(static_cast<uint32_t>(uint64_t{before} * share / kRecomputeUnit));
+uint32_t MadeFromTokens(uint32_t before, uint32_t share, uint32_t released, KvForm form) {
+  if (released > 0) {
+    return 0;
+  }
+  const auto made = static_cast<uint32_t>(uint64_t{before} * share / kRecomputeUnit);
+  return form == KvForm::kInt8 ? Int8TokensOf(made) : WholeTilesIn(made);
 }
 
-FetchSplit SplitByTokens(uint32_t before, uint32_t tokens, uint32_t share, uint32_t released) {
+// Released tokens of INT8 have slots in pieces, like those that come (HiddenOf()).
+FetchSplit SplitByTokens(uint32_t before, uint32_t tokens, uint32_t share, uint32_t released,
+                         KvForm form) {
   FetchSplit split{.run = {.before = before, .tokens = tokens}, .stretches = {}};
-  const uint32_t hidden = std::min(released, before);
-  const uint32_t made = MadeFromTokens(before, share, released);
+  const uint32_t hidden = form == KvForm::kInt8 ? 0 : std::min(released, before);
+  const uint32_t made = MadeFromTokens(before, share, released, form);
   Append(split, {.tokens = hidden, .hidden = true});
   Append(split, {.tokens = made, .here = true});
   Append(split, {.tokens = before - hidden - made});

@@ -4,14 +4,15 @@
 // node makes K and V again, which do not come, since it has their activations, and which come as K
 // and V. Both sides compute the same.
 //
-// - Path recompute: memory nodes keep both, but of bare tokens (SequenceJoin::bare_tokens) K and V
-//   alone. The step's plan says of how many of those that have slots K and V are made again: first
-//   of those whose activations the compute node keeps (SequenceJoin::resident), then of the first
-//   ones that have some at the memory node.
+// - Path recompute of activations: memory nodes keep both, but of bare tokens
+//   (SequenceJoin::bare_tokens) K and V alone. The step's plan says of how many of those that have
+//   slots K and V are made again: first of those whose activations the compute node keeps
+//   (SequenceJoin::resident), then of the first ones that have some at the memory node.
 // - Path fetch: where a slot holds one of them (policy fetch_hybrid), the token's slot says it. Of
 //   activations that the compute node keeps nothing comes.
-// - Path fetch where K and V are made from token numbers (EpochConfig::made_tokens_max): the step's
-//   plan says of how many, of each run alike. Nothing of these comes.
+// - Path recompute where K and V are made from token numbers (EpochConfig::made_tokens_max): memory
+//   nodes keep K and V alone. The step's plan says of how many tokens, of each run alike. Nothing
+//   of these comes.
 //
 // Tokens that the windows of all layers have left behind have no slots, and no row sees them:
 // nothing of them comes, and they are neither counted nor made again.
@@ -94,12 +95,14 @@ FetchSplit SplitSlotsBySpan(uint32_t before, uint32_t tokens, const SlotTables::
                             absl::Span<const Extent> extents);
 
 // How many of the first `before` tokens have K and V made from token numbers: `share`
-// kRecomputeUnit-ths of them, in whole tiles. None where some are `released`: all behind them
-// depend on these.
-uint32_t MadeFromTokens(uint32_t before, uint32_t share, uint32_t released);
+// kRecomputeUnit-ths of them, in whole tiles, or where K and V are INT8 in whole closed blocks.
+// None where some are `released`: all behind them depend on these.
+uint32_t MadeFromTokens(uint32_t before, uint32_t share, uint32_t released,
+                        KvForm form = KvForm::kBF16);
 
 // K and V of the first MadeFromTokens() are made, and kept for the step (FetchRun::kept).
-FetchSplit SplitByTokens(uint32_t before, uint32_t tokens, uint32_t share, uint32_t released);
+FetchSplit SplitByTokens(uint32_t before, uint32_t tokens, uint32_t share, uint32_t released,
+                         KvForm form = KvForm::kBF16);
 // As above, of the tokens of the span.
 FetchSplit SplitTokensBySpan(uint32_t before, uint32_t tokens, uint32_t share, uint32_t released,
                              const TokenSpan& span);

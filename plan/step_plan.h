@@ -208,8 +208,7 @@ struct StepPlan {
   Chunking chunking;  // In which chunks the rows go to a memory node.
   // Path recompute: of the tokens before each run of rows that have slots so many
   // kRecomputeUnit-ths have their K and V made again by the compute node, from activations that it
-  // has or that come (fetch_split.h). Path fetch with EpochConfig::made_tokens_max: from token
-  // numbers.
+  // has or that come, or with EpochConfig::made_tokens_max from token numbers (fetch_split.h).
   uint32_t recomputed = 0;
   friend bool operator==(const StepPlan&, const StepPlan&) = default;
 };

@@ -1,61 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Policy fetch_recompute from token numbers (the token recomputation that HybridServe compares
-// with, hybridserve.txt, Figure 4): the first r of each row's n tokens run through all layers
-// again, while K and V of the other n - r are on the link. With b rows that are alike, and for one
-// layer
-//
-//   L  a token's K and V on the link
-//   M  a token through the layer without attention, on the device
-//   A  one token attending to one, there
-//   D  what the device does in the layer besides: dense layers and attention of the rows
-//   W  the layer's weights, where they come over the same link
-//      (docs/adr/0219-made-again-behind-weights-that-come.md)
-//
-//   link(r)   = W + b L (n - r)
-//   device(r) = D + b (M r + A r (r + 1) / 2)      as in a prompt, each attends to those before it
-//   t(r)      = max(link(r), device(r))
-//
-// One falls and the other grows with r, so that the least t is where they cross. From an activation
-// K and V take two matrices of a layer, from a number all of them: M is several times as long.
+// Policy fetch_recompute from token numbers: of how many of each row's first tokens K and V are
+// made again, while those of the others are on the link, by the equations of cost/token_layer.h.
 //
 // Threading: pure functions.
 
 #pragma once
 
-#include <cstdint>
 #include <string>
+
+#include "cost/token_layer.h"
 
 namespace lamina::policy {
 
-// Times are in seconds; the letters are those of the equations.
-struct TokenProfile {
-  double kv = 0;       // L
-  double make = 0;     // M
-  double attend = 0;   // A
-  double other = 0;    // D
-  double weights = 0;  // W
-};
-
-struct TokenLoad {
-  uint32_t rows = 1;     // b
-  uint32_t context = 0;  // n
-};
-
-struct TokenSplit {
-  uint32_t made = 0;   // r
-  double seconds = 0;  // t(r)
-};
-
-// What is made comes in whole tiles of so many tokens.
-inline constexpr uint32_t kTokenTile = 16;
-
-// t(made).   Requires: made <= load.context.
-double TokenLayerSeconds(const TokenProfile& profile, const TokenLoad& load, uint32_t made);
-
-// The multiple of kTokenTile in [0, n] with the least t(r); of several the least.
-// Cost: O(log n).
-TokenSplit BestTokenSplit(const TokenProfile& profile, const TokenLoad& load);
+using cost::BestTokenSplit;
+using cost::kTokenTile;
+using cost::TokenLayerSeconds;
+using cost::TokenLoad;
+using cost::TokenProfile;
+using cost::TokenSplit;
 
 // For people: "18% of tokens made from their numbers: K and V of one take 2.1 us on the link,
 // making them 9.4 us, and all else of a layer on the device 310 us", or why none are; what its

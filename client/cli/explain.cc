@@ -114,7 +114,7 @@ std::string PreparedPolicies(const client::ClusterStatus& status) {
 std::vector<std::string> Weighed(const client::ClusterStatus& status) {
   std::vector<std::string> lines;
   for (const client::ClusterStatus::PolicyFigure& figure : status.policy_figures) {
-    std::string line = absl::StrFormat("%s %-15s ", figure.chosen ? "*" : " ", figure.policy);
+    std::string line = absl::StrFormat("%s %-27s ", figure.chosen ? "*" : " ", figure.policy);
     if (!figure.why_not.empty()) {
       lines.push_back(absl::StrCat(line, "not: ", figure.why_not));
       continue;

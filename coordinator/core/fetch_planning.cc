@@ -95,7 +95,7 @@ class FetchTokens final : public FetchPlanning {
   explicit FetchTokens(const TokenMaking& making) : making_(making) {}
 
   FetchShare Plan(const FetchStep& step, const FetchRates& rates) const override {
-    if (step.path != plan::AttentionPath::kFetch) {
+    if (step.path != plan::AttentionPath::kRecompute) {
       return {};
     }
     if (making_.percent.has_value()) {
@@ -117,7 +117,8 @@ class FetchTokens final : public FetchPlanning {
                  rates.slice.slope * static_cast<double>(step.rows),
         .weights = rates.weights_seconds / std::max(1u, step.lanes)};
     const policy::TokenLoad load{.rows = step.sequences,
-                                 .context = static_cast<uint32_t>(step.tokens / step.sequences)};
+                                 .context = static_cast<uint32_t>(step.tokens / step.sequences),
+                                 .tile = making_.tile};
     const uint32_t made = policy::BestTokenSplit(profile, load).made;
     if (made == 0) {
       return {.why = policy::DescribeTokens(profile, 0)};
@@ -177,6 +178,20 @@ class FetchByPath final : public FetchPlanning {
   const std::unique_ptr<FetchPlanning> others_;
 };
 
+class FetchByEpoch final : public FetchPlanning {
+ public:
+  FetchByEpoch(std::unique_ptr<FetchPlanning> tokens, std::unique_ptr<FetchPlanning> others)
+      : tokens_(std::move(tokens)), others_(std::move(others)) {}
+
+  FetchShare Plan(const FetchStep& step, const FetchRates& rates) const override {
+    return (rates.from_tokens ? tokens_ : others_)->Plan(step, rates);
+  }
+
+ private:
+  const std::unique_ptr<FetchPlanning> tokens_;
+  const std::unique_ptr<FetchPlanning> others_;
+};
+
 }  // namespace
 
 std::unique_ptr<FetchPlanning> MakeFetchSparse(const std::string& lossy,
@@ -194,6 +209,11 @@ std::unique_ptr<FetchPlanning> MakeFetchByPath(plan::AttentionPath path,
                                                std::unique_ptr<FetchPlanning> own,
                                                std::unique_ptr<FetchPlanning> others) {
   return std::make_unique<FetchByPath>(path, std::move(own), std::move(others));
+}
+
+std::unique_ptr<FetchPlanning> MakeFetchByEpoch(std::unique_ptr<FetchPlanning> tokens,
+                                                std::unique_ptr<FetchPlanning> others) {
+  return std::make_unique<FetchByEpoch>(std::move(tokens), std::move(others));
 }
 
 std::unique_ptr<FetchPlanning> MakeFetchAll() { return std::make_unique<FetchAll>(""); }

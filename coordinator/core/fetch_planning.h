@@ -16,6 +16,7 @@
 
 #include "cost/layer_seconds.h"
 #include "plan/attention_paths.h"
+#include "plan/fetch_pieces.h"
 
 namespace lamina::core {
 
@@ -29,6 +30,8 @@ struct FetchRates {
   // come another way.
   double weights_seconds = 0;
   cost::UnitTimes slice;  // A lane's slice over its rows, without attention. Zeros: not measured.
+  // The epoch makes K and V again from token numbers, and not from activations.
+  bool from_tokens = false;
   bool measured() const { return bytes_per_second > 0 && recompute_seconds > 0; }
 };
 
@@ -84,16 +87,21 @@ std::unique_ptr<FetchPlanning> MakeFetchStreaming(const std::string& lossy);
 std::unique_ptr<FetchPlanning> MakeFetchByPath(plan::AttentionPath path,
                                                std::unique_ptr<FetchPlanning> own,
                                                std::unique_ptr<FetchPlanning> others);
+// Steps of epochs that make K and V again from token numbers by `tokens`, those of others by
+// `others`.
+std::unique_ptr<FetchPlanning> MakeFetchByEpoch(std::unique_ptr<FetchPlanning> tokens,
+                                                std::unique_ptr<FetchPlanning> others);
 // So many per cent of the tokens of such steps, whatever is measured.
 std::unique_ptr<FetchPlanning> MakeFetchRecomputeShare(uint32_t percent);
 
 struct TokenMaking {
-  double kv_bytes = 0;              // A token's K and V in a layer, on average over layers.
-  uint32_t tokens_max = 0;          // Tokens of a step of a lane.
-  std::optional<uint32_t> percent;  // Whatever is measured. Nothing: by rates.
+  double kv_bytes = 0;               // A token's K and V in a layer, on average over layers.
+  uint32_t tokens_max = 0;           // Tokens of a step of a lane.
+  uint32_t tile = plan::kFetchTile;  // They come in whole tiles of so many.
+  std::optional<uint32_t> percent;   // Whatever is measured. Nothing: by rates.
 };
-// Policy fetch_recompute from token numbers, for steps of path fetch: of no more tokens than there
-// may be.
+// Policy fetch_recompute from token numbers, for steps of path recompute: of no more tokens than
+// there may be.
 std::unique_ptr<FetchPlanning> MakeFetchTokens(const TokenMaking& making);
 
 }  // namespace lamina::core

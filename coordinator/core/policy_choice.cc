@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/check.h"
+#include "cost/token_layer.h"
 
 namespace lamina::core {
 namespace {
@@ -127,6 +128,37 @@ const PolicyFigure* Fastest(const std::vector<PolicyFigure>& figures,
   return fastest;
 }
 
+std::string WhyNoTokens(const cost::PolicyStep& step) {
+  std::string why = absl::StrFormat(
+      "K and V of a token take %.3g us in a layer to make from its number", step.make_token * 1e6);
+  if (step.from_activation > 0) {
+    absl::StrAppendFormat(&why, ", %.1f times as long as from its activation,",
+                          step.make_token / step.from_activation);
+  }
+  absl::StrAppendFormat(&why, " and %.3g us to come", step.send_token * 1e6);
+  if (step.tile_seconds > 0) {
+    absl::StrAppendFormat(&why, "; with %d tokens of each row a step would take %.1f ms, not %.1f",
+                          cost::kTokenTile, step.tile_seconds * 1e3, step.seconds * 1e3);
+  }
+  return why;
+}
+
+// Where none are made from their numbers the step is that of fetch_heads, which is there for it; an
+// epoch that is there already is as good.
+void RuleOutIdleTokens(std::optional<cost::KvPolicy> current, std::vector<PolicyFigure>& figures) {
+  if (current == cost::KvPolicy::kFetchTokens ||
+      Find(figures, cost::KvPolicy::kFetchHeads) == nullptr) {
+    return;
+  }
+  for (PolicyFigure& figure : figures) {
+    if (figure.candidate.policy == cost::KvPolicy::kFetchTokens && figure.seconds > 0 &&
+        figure.step.share == 0) {
+      figure.candidate.why_not = WhyNoTokens(figure.step);
+      figure.seconds = 0;
+    }
+  }
+}
+
 }  // namespace
 
 double KvBytesReadPerToken(absl::Span<const AttentionDescriptor> layers, double context) {
@@ -164,6 +196,7 @@ PolicyChoice ChoosePolicy(const PolicyInputs& inputs,
   for (const PolicyCandidate& candidate : candidates) {
     choice.figures.push_back(FigureOf(inputs, candidate, load, corrections));
   }
+  RuleOutIdleTokens(current, choice.figures);
   const PolicyFigure* const fastest = Fastest(choice.figures);
   if (fastest == nullptr) {
     choice.why = absl::StrCat("no policy can be had: ", candidates.front().why_not);

@@ -52,6 +52,8 @@ class AutoPolicyTest(unittest.TestCase):
         explained = cluster.lamina("explain").stdout
         self.assertIn(f"* {status['policy']}", explained)
         self.assertIn("not: recomputation cannot pay: an activation has 576 elements in a layer, K and V 384", explained)
+        # From token numbers it can, but takes longer than it saves.
+        self.assertRegex(explained, r"fetch_recompute_from_tokens +(not: K and V of a token take [\d.e+]+ us in a layer to make from its number|[\d.]+ ms: dense)")
         self.assertIn("not: lossy", explained)
         self.assertIn("; the load of the cluster file", status["policy_choice"])
         self.assertIn(f"policy:   {status['policy']}, {status['policy_choice']}", cluster.lamina("status").stdout)
@@ -96,8 +98,8 @@ class AutoPolicyTest(unittest.TestCase):
             self.assertEqual(cluster.status()["policy"], "fetch_heads")
             self.assertEqual(self.tokens(cluster), expected)
             explained = cluster.lamina("explain").stdout
-            self.assertIn("attend_remote   not: memory.0.attend: false makes 'm0' a store", explained)
-            self.assertIn("local           not: compute.0.capacity: missing or zero", explained)
+            self.assertRegex(explained, "attend_remote +not: memory.0.attend: false makes 'm0' a store")
+            self.assertRegex(explained, "local +not: compute.0.capacity: missing or zero")
             # What it held is fetched from the other one, once computed again.
             running = cluster.popen("generate", "--prompt", PROMPT, "--max-tokens", "700", "--ignore-eos", "--json",
                                     stdout=subprocess.PIPE, stderr=subprocess.PIPE)
@@ -137,7 +139,7 @@ class AutoPolicyTest(unittest.TestCase):
                     self.assertIn(status["policy"], ("attend_remote", "local"))
                     explained = cluster.lamina("explain").stdout
                     self.assertIn(f"* {status['policy']}", explained)
-                    self.assertIn("fetch_heads     not: compute: 2 nodes are not served", explained)
+                    self.assertRegex(explained, "fetch_heads +not: compute: 2 nodes are not served")
                     for name in ("c0", "c1"):
                         self.assertIn("for policy auto, slice and tail in ms", cluster.log(name))
                     self.assertEqual(self.tokens(cluster), expected)

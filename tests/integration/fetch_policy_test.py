@@ -276,7 +276,7 @@ class FetchPolicyTest(unittest.TestCase):
             ({"policy": "fetch_sparse", "fetch": {"sparse": "local"}, "partition": "token_range"},
              "token_range is not served by this version with policy fetch_sparse"),
             (recomputing(101), "fetch.recompute_percent: 101 is no number from 0 to 100"),
-            ({"policy": "fetch_recompute", "fetch": {"recompute": "tokens"}, "kv": "int8"}, "fetch.recompute: tokens is not served by this version with kv int8"),
+            ({"policy": "fetch_recompute", "fetch": {"recompute": "tokens", "resident": "1MiB"}}, "fetch.resident: is for activations, and with fetch.recompute tokens there are none"),
             ({"policy": "attend_remote"}, "fetch: says how K and V are fetched, and the policy is attend_remote"),
         ]:
             with self.subTest(why), tempfile.TemporaryDirectory() as directory:

@@ -105,13 +105,11 @@ TEST_P(AutoFetchTest, HasTheBitsOfTwoPools) {
   EXPECT_EQ(status.nodes.at(1).kv.slots_total < 8192u, keeps_both) << "activations take room";
 }
 
-INSTANTIATE_TEST_SUITE_P(Policies, AutoFetchTest,
-                         ::testing::Values(cost::KvPolicy::kFetchHeads,
-                                           cost::KvPolicy::kFetchRecompute,
-                                           cost::KvPolicy::kFetchHybrid),
-                         [](const auto& test) {
-                           return std::string(cost::KvPolicyName(test.param));
-                         });
+INSTANTIATE_TEST_SUITE_P(
+    Policies, AutoFetchTest,
+    ::testing::Values(cost::KvPolicy::kFetchHeads, cost::KvPolicy::kFetchRecompute,
+                      cost::KvPolicy::kFetchHybrid, cost::KvPolicy::kFetchTokens),
+    [](const auto& test) { return std::string(cost::KvPolicyName(test.param)); });
 
 // Links are assumed to be as fast as copies, which hide behind dense layers, and turn out slow.
 TEST(AutoPolicyClusterTest, LinksThatAreMeasuredChangeTheChoiceBeforeAnythingRuns) {

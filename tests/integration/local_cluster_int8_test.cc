@@ -77,6 +77,34 @@ const std::vector<Mode>& Modes() {
          options.partition = Partition::kHead;
          options.scratch_tokens = 40;
        }},
+      {"fetch_recompute_from_tokens",
+       [](LocalClusterOptions& options) {
+         options.fetch_bytes = 2 << 20;
+         options.recompute_percent = 60;
+         options.recompute = RecomputeFrom::kTokens;
+         options.memory_nodes = 2;
+         options.lanes = 2;
+         options.chunk_tokens = 70;
+       }},
+      // All closed blocks are made, of several requests in one block of rows.
+      {"fetch_recompute_all_from_tokens_by_head",
+       [](LocalClusterOptions& options) {
+         options.fetch_bytes = 2 << 20;
+         options.recompute_percent = 100;
+         options.recompute = RecomputeFrom::kTokens;
+         options.memory_nodes = 2;
+         options.partition = Partition::kHead;
+         options.scratch_tokens = 40;
+       }},
+      // One head of the longest sequence fits.
+      {"fetch_recompute_from_tokens_in_small_windows",
+       [](LocalClusterOptions& options) {
+         options.fetch_bytes = 200 << 10;
+         options.recompute_percent = 50;
+         options.recompute = RecomputeFrom::kTokens;
+         options.chunk_tokens = 100;
+         options.scratch_tokens = 50;
+       }},
       {"fetch_sparse_with_all",
        [](LocalClusterOptions& options) {
          options.fetch_bytes = 2 << 20;

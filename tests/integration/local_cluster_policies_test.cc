@@ -65,11 +65,21 @@ std::vector<GenerateResult> Twice(const std::vector<GenerateResult>& results) {
 // One of several policies makes K and V of many tokens again.
 const std::vector<std::string> kThree = {kRemote, kRecompute, kFetch};
 
-LocalClusterOptions WithRecompute(const std::vector<std::string>& policies = kThree) {
+LocalClusterOptions WithRecompute(const std::vector<std::string>& policies = kThree,
+                                  RecomputeFrom from = RecomputeFrom::kActivations) {
   LocalClusterOptions options = Both(policies);
   options.recompute_percent = 60;
+  options.recompute = from;
   return options;
 }
+
+// From what one of several policies makes K and V again.
+class RecomputePoliciesTest : public ::testing::TestWithParam<RecomputeFrom> {
+ protected:
+  static LocalClusterOptions Options(const std::vector<std::string>& policies = kThree) {
+    return WithRecompute(policies, GetParam());
+  }
+};
 
 uint64_t Recomputed(LocalCluster& cluster) {
   return cluster.handler("c0").Counters().recomputed_tokens;
@@ -113,19 +123,20 @@ TEST(PoliciesClusterTest, RequestsOfBothPoliciesMayBeCut) {
 }
 
 // Tokens that the others have stored are bare, wherever the spans lie that have them.
-TEST(PoliciesClusterTest, SpansOfSeveralPoliciesAreSharedAndMadeAgain) {
+TEST_P(RecomputePoliciesTest, SpansAreSharedAndMadeAgain) {
   const std::vector<GenerateSpec> specs = MixedLengths(30);
   const std::vector<GenerateResult> expected = MakeCluster(Alone())->GenerateMany(specs);
-  LocalClusterOptions options = WithRecompute();
+  LocalClusterOptions options = Options();
   options.partition = Partition::kTokenRange;
   options.memory_nodes = 3;
   options.lanes = 3;
   const std::unique_ptr<LocalCluster> cluster = MakeCluster(options);
   ASSERT_NE(cluster, nullptr);
+  const uint64_t before = Recomputed(*cluster);
   for (int turn = 0; turn < 2; ++turn) {
     ExpectSame(cluster->GenerateMany(ByBoth(specs, kThree)), EachTimes(3, expected));
   }
-  EXPECT_GT(Recomputed(*cluster), 0u);
+  EXPECT_GT(Recomputed(*cluster), before);
   EXPECT_TRUE(cluster->WaitForNoSlots().ok());
   EXPECT_EQ(cluster->engine().GetStatus().epoch, 1u);  // Nothing went wrong on the way.
 }
@@ -294,12 +305,12 @@ TEST(PoliciesClusterTest, ALossyPolicyIsTheirsAloneWhoAskForIt) {
   }
 }
 
-// Tokens of one policy bring their activations, those of the others do not.
-TEST(PoliciesClusterTest, WithRecomputationAmongThemEachHasTheBitsOfAttendRemote) {
+// Tokens of one policy bring their activations, where these are kept; those of the others do not.
+TEST_P(RecomputePoliciesTest, EachHasTheBitsOfAttendRemote) {
   const std::vector<GenerateResult> expected = MakeCluster(Alone())->GenerateMany(MixedLengths(30));
   for (uint32_t variation = 0; variation < 6; ++variation) {
     SCOPED_TRACE(absl::StrCat("variation ", variation));
-    LocalClusterOptions options = WithRecompute();
+    LocalClusterOptions options = Options();
     options.lanes = 1 + variation % 3;
     options.chunk_tokens = variation % 2 == 0 ? 16 : 512;
     options.scratch_tokens = variation < 3 ? 8192 : 64;
@@ -321,8 +332,8 @@ TEST(PoliciesClusterTest, WithRecomputationAmongThemEachHasTheBitsOfAttendRemote
   }
 }
 
-TEST(PoliciesClusterTest, OnlyRequestsOfFetchRecomputeAreRecomputed) {
-  const std::unique_ptr<LocalCluster> cluster = MakeCluster(WithRecompute());
+TEST_P(RecomputePoliciesTest, OnlyRequestsOfFetchRecomputeAreRecomputed) {
+  const std::unique_ptr<LocalCluster> cluster = MakeCluster(Options());
   ASSERT_NE(cluster, nullptr);
   const uint64_t before = Recomputed(*cluster);
   GenerateSpec spec = Greedy(RandomPrompt(100, 3), 20);
@@ -362,10 +373,10 @@ TEST(PoliciesClusterTest, RecomputationFindsPrefixesOfOthersAndItsOwn) {
   EXPECT_EQ(recomputed[kRemote], recomputed[kFetch]);
 }
 
-TEST(PoliciesClusterTest, WithRecomputationPreemptedRequestsHaveTheSameBits) {
+TEST_P(RecomputePoliciesTest, PreemptedRequestsHaveTheSameBits) {
   const std::vector<GenerateSpec> specs = LongRequests(6);
   const std::vector<GenerateResult> expected = MakeCluster(Alone())->GenerateMany(specs);
-  LocalClusterOptions options = WithRecompute();
+  LocalClusterOptions options = Options();
   options.lanes = 3;
   options.slots = options.sequence_tokens_max;
   const std::unique_ptr<LocalCluster> cluster = MakeCluster(options);
@@ -375,8 +386,8 @@ TEST(PoliciesClusterTest, WithRecomputationPreemptedRequestsHaveTheSameBits) {
   EXPECT_TRUE(cluster->WaitForNoSlots().ok());
 }
 
-TEST(PoliciesClusterTest, WithRecomputationALostMemoryNodeCostsNobodyAToken) {
-  LocalClusterOptions options = WithRecompute();
+TEST_P(RecomputePoliciesTest, ALostMemoryNodeCostsNobodyAToken) {
+  LocalClusterOptions options = Options();
   options.memory_nodes = 2;
   const std::unique_ptr<LocalCluster> cluster = MakeCluster(options);
   ASSERT_NE(cluster, nullptr);
@@ -384,7 +395,7 @@ TEST(PoliciesClusterTest, WithRecomputationALostMemoryNodeCostsNobodyAToken) {
 }
 
 // All that may be in a list, one of them lossy.
-TEST(PoliciesClusterTest, FourPoliciesAreServedInOneEpoch) {
+TEST_P(RecomputePoliciesTest, FourPoliciesAreServedInOneEpoch) {
   const std::vector<GenerateSpec> specs = MixedLengths(30);
   const std::vector<GenerateResult> exact = MakeCluster(Alone())->GenerateMany(specs);
   LocalClusterOptions sparse = Alone();
@@ -393,7 +404,7 @@ TEST(PoliciesClusterTest, FourPoliciesAreServedInOneEpoch) {
   const std::vector<GenerateResult> lossy = MakeCluster(sparse)->GenerateMany(specs);
 
   const std::vector<std::string> four = {kRecompute, kSparse, kRemote, kFetch};
-  LocalClusterOptions options = WithRecompute(four);
+  LocalClusterOptions options = Options(four);
   options.sparse_ratio = 0.3;
   const std::unique_ptr<LocalCluster> cluster = MakeCluster(options);
   ASSERT_NE(cluster, nullptr);
@@ -403,6 +414,54 @@ TEST(PoliciesClusterTest, FourPoliciesAreServedInOneEpoch) {
     ExpectSame({found[i]}, {(four[i % four.size()] == kSparse ? lossy : exact)[i / four.size()]});
   }
 }
+
+// Tokens made from their numbers need no activations: whoever stored a prefix, as many are made.
+TEST(PoliciesClusterTest, TokensOfFoundPrefixesAreMadeWhoeverStoredThem) {
+  const GenerateSpec spec = Greedy(RandomPrompt(200, 7), 30);
+  const GenerateResult expected = MakeCluster(Alone())->Generate(spec);
+  std::map<std::string, uint64_t> made;  // By who stored the prompt.
+  for (const std::string& first : kThree) {
+    const std::unique_ptr<LocalCluster> cluster =
+        MakeCluster(WithRecompute(kThree, RecomputeFrom::kTokens));
+    ASSERT_NE(cluster, nullptr);
+    const std::vector<GenerateSpec> specs = ByBoth({spec}, {first, kRecompute});
+    ExpectSame({cluster->Generate(specs[0])}, {expected});
+    const uint64_t before = Recomputed(*cluster);
+    const GenerateResult found = cluster->Generate(specs[1]);
+    ExpectSame({found}, {expected});
+    EXPECT_EQ(found.choices[0].usage.cached_tokens, 192u) << first;
+    made[first] = Recomputed(*cluster) - before;
+  }
+  EXPECT_GT(made[kRecompute], 0u);
+  EXPECT_EQ(made[kRemote], made[kRecompute]);
+  EXPECT_EQ(made[kFetch], made[kRecompute]);
+}
+
+// With INT8 blocks are made as memory nodes keep them.
+TEST(PoliciesClusterTest, Int8BlocksOfOnePolicyAreMadeFromTokenNumbers) {
+  LocalClusterOptions alone = Alone();
+  alone.int8 = true;
+  const std::vector<GenerateResult> expected = MakeCluster(alone)->GenerateMany(MixedLengths(30));
+  LocalClusterOptions options = WithRecompute(kThree, RecomputeFrom::kTokens);
+  options.int8 = true;
+  const std::unique_ptr<LocalCluster> cluster = MakeCluster(options);
+  ASSERT_NE(cluster, nullptr);
+  const uint64_t before = Recomputed(*cluster);
+  for (int round = 0; round < 2; ++round) {
+    ExpectSame(cluster->GenerateMany(ByBoth(MixedLengths(30), kThree)),
+               EachTimes(kThree.size(), expected));
+  }
+  EXPECT_GT(Recomputed(*cluster), before);
+  EXPECT_TRUE(cluster->WaitForNoSlots().ok());
+  EXPECT_EQ(cluster->engine().GetStatus().epoch, 1u);
+}
+
+INSTANTIATE_TEST_SUITE_P(From, RecomputePoliciesTest,
+                         ::testing::Values(RecomputeFrom::kActivations, RecomputeFrom::kTokens),
+                         [](const auto& tested) {
+                           return std::string(
+                               tested.param == RecomputeFrom::kTokens ? "Tokens" : "Activations");
+                         });
 
 }  // namespace
 }  // namespace lamina::test_support

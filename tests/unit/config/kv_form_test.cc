@@ -49,6 +49,8 @@ TEST(KvFormConfigTest, WhatIsNotServedWithItIsRefusedByName) {
   EXPECT_THAT(ErrorOf({"policies=[attend_remote, fetch_recompute]"}),
               AllOf(HasSubstr("UNIMPLEMENTED"), HasSubstr("policies: fetch_recompute"),
                     HasSubstr("with kv int8")));
+  EXPECT_EQ(ErrorOf({"policies=[attend_remote, fetch_recompute]", "fetch.recompute=tokens"}),
+            "no error");
   EXPECT_THAT(ErrorOf({"policy=auto", "compute.0.capacity=1GiB"}),
               HasSubstr("kv: int8 is not served by this version with policy auto"));
   EXPECT_THAT(ErrorOf({"partition=token_range"}),

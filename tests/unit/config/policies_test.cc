@@ -110,6 +110,22 @@ TEST(PoliciesTest, RecomputationMayBeOneOfSeveral) {
               HasSubstr("fetch_recompute"));
 }
 
+TEST(PoliciesTest, RecomputationFromTokenNumbersMayBeOneOfSeveral) {
+  EXPECT_EQ(ErrorOf("policies: [attend_remote, fetch_recompute]\n"
+                    "fetch: {recompute: tokens, recompute_tokens_max: 512}\n"),
+            "no error");
+  EXPECT_EQ(ErrorOf("policies: [fetch_recompute, attend_remote, fetch_heads, fetch_sparse]\n"
+                    "fetch: {heads: 1, caching_ratio: 0.2, recompute: tokens}\n"),
+            "no error");
+  // Bytes for what stays are those of fetch_heads, if it is there.
+  const std::string stays = "\nfetch: {recompute: tokens, resident: 1MiB}\n";
+  EXPECT_EQ(ErrorOf("policies: [fetch_heads, fetch_recompute]" + stays), "no error");
+  EXPECT_THAT(ErrorOf("policies: [attend_remote, fetch_recompute]" + stays),
+              HasSubstr("fetch.resident: is for activations"));
+  EXPECT_THAT(ErrorOf("policies: [attend_remote, fetch_heads]\nfetch: {recompute: tokens}\n"),
+              HasSubstr("fetch.recompute: says from what"));
+}
+
 // What one of them does not serve, all of them do not.
 TEST(PoliciesTest, WhatASinglePolicyRefusesIsRefused) {
   const std::string both = "policies: [attend_remote, fetch_heads]\n";

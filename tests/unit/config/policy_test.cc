@@ -208,6 +208,7 @@ TEST(PolicyTest, RecomputationIsFromTokenNumbersWhereTheFileSaysSo) {
   EXPECT_THAT(ToYaml(*activations), ::testing::Not(HasSubstr("recompute:")));
   EXPECT_TRUE(Parse(kTokens, {"partition=head", "fetch.recompute_percent=25"}).ok());
   EXPECT_TRUE(Parse(kTokens, {"partition=token_range"}).ok());
+  EXPECT_TRUE(Parse(kTokens, {"kv=int8", "fetch.recompute_percent=25"}).ok());
 }
 
 class TokensContradictionTest : public ::testing::TestWithParam<Contradiction> {};
@@ -226,11 +227,8 @@ INSTANTIATE_TEST_SUITE_P(
         Contradiction{"fetch={recompute_tokens_max: 64}", "set fetch.recompute to tokens"},
         Contradiction{"fetch.recompute_percent=101", "fetch.recompute_percent: 101 is no number"},
         Contradiction{"fetch.resident=1MiB", "fetch.resident: is for activations"},
-        Contradiction{"kv=int8", "fetch.recompute: tokens is not served by this version with kv"},
         Contradiction{"policy=fetch_heads", "fetch.recompute: says from what K and V are made"},
         Contradiction{"policy=auto", "nor does it weigh what resident saves"},
-        Contradiction{"policies=[attend_remote, fetch_recompute]",
-                      "policies: fetch_recompute with fetch.recompute tokens is not served"},
         Contradiction{"compute.1={name: c1}", "compute: 2 nodes are not served by this version"}));
 
 TEST(PolicyTest, AStoreDoesNotAttend) {
@@ -321,7 +319,7 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Values(
         Contradiction{"memory=[]", "memory: policy auto chooses between memory nodes and KV"},
         Contradiction{"fetch={caching_ratio: 0.4}", "takes no lossy policy"},
-        Contradiction{"fetch={recompute_percent: 40}", "it settles recompute_percent"},
+        Contradiction{"fetch={recompute_percent: 40}", "it settles recompute, recompute_percent"},
         Contradiction{"compute.1={name: c1, capacity: 1GiB}",
                       "compute.0.cores: memory nodes name some of them"},
         Contradiction{"memory.0.capacity=null", "memory.0.capacity: missing or zero"},

@@ -404,8 +404,22 @@ TEST(EngineOptionsOfTest, PolicyAutoWeighsWhatTheClusterCanHave) {
   }
   EXPECT_EQ(WhyNot(*options, cost::KvPolicy::kFetchRecompute),
             "recomputation cannot pay: an activation has 256 elements in a layer, K and V 256");
+  EXPECT_EQ(WhyNot(*options, cost::KvPolicy::kFetchTokens), "") << "by measured times alone";
   EXPECT_THAT(WhyNot(*options, cost::KvPolicy::kFetchSparse), HasSubstr("lossy"));
   EXPECT_EQ(options->fetch.bytes, 0u) << "each epoch has its own";
+  EXPECT_EQ(options->policy_auto->policies[5].fetch.made_tokens_max, 4096u);
+  // An epoch that makes tokens from their numbers plans so: a quarter if they take three times as
+  // long as their transfer.
+  const auto planning = options->scheduler.strategies.fetch_planning();
+  const core::FetchStep step = {.path = plan::AttentionPath::kRecompute,
+                                .tokens = 4096,
+                                .rows = 2,
+                                .sequences = 2,
+                                .contexts = 4096};
+  core::FetchRates rates = {.bytes_per_second = 512, .recompute_seconds = 3, .from_tokens = true};
+  EXPECT_EQ(planning->Plan(step, rates).recomputed, plan::kRecomputeUnit / 4);
+  rates.from_tokens = false;
+  EXPECT_EQ(planning->Plan(step, rates).recomputed, 0u);
   EXPECT_EQ(options->policy_auto->policies[2].fetch.bytes, uint64_t{256} << 20);
 
   const auto store = OptionsOf(

@@ -274,6 +274,36 @@ TEST(PolicyAutoTest, AnEpochHasWhatItsPolicyAsksFor) {
   EXPECT_EQ(policy.Epoch().activation_share, std::nullopt);
 }
 
+// K and V of a token take 64 us on the link.
+TEST(PolicyAutoTest, TokensAreMadeFromTheirNumbersWhereThatPays) {
+  EngineOptions options = OptionsThatFetch();
+  options.policy_auto->policies = {
+      {.policy = KvPolicy::kFetchHeads, .fetch = {.bytes = 1 << 20}},
+      {.policy = KvPolicy::kFetchTokens, .fetch = {.bytes = 1 << 20, .made_tokens_max = 4096}}};
+  PolicyAuto policy(options);
+  policy.Choose(std::nullopt, FetchingMeasures());
+  EXPECT_EQ(policy.current(), KvPolicy::kFetchTokens) << policy.choice()->why;
+  EXPECT_EQ(policy.Epoch().fetch.made_tokens_max, 4096u);
+  EXPECT_EQ(PathOnMemoryNodes(policy.Epoch().fetch), plan::AttentionPath::kRecompute);
+
+  PolicyMeasures slow = FetchingMeasures();
+  for (plan::SliceTimes& size : slow.compute[0].times.pools) {
+    size = {size.rows, 1e-3 * size.rows, 1e-9};
+  }
+  slow.compute[0].times.make_seconds = 2e-4;
+  policy.Choose(std::nullopt, slow);
+  EXPECT_EQ(policy.current(), KvPolicy::kFetchHeads) << policy.choice()->why;
+  const core::PolicyFigure& tokens = policy.choice()->figures.back();
+  EXPECT_EQ(tokens.seconds, 0);
+  EXPECT_THAT(tokens.candidate.why_not,
+              HasSubstr("K and V of a token take 1e+03 us in a layer to make from its number, 5.0 "
+                        "times as long as from its activation, and 64 us to come; with 16 tokens "
+                        "of each row a step would take"));
+  // It takes as long as fetch_heads then, for which no epoch ends.
+  policy.Choose(KvPolicy::kFetchTokens, slow);
+  EXPECT_FALSE(policy.WorthAnEpoch(KvPolicy::kFetchTokens, 0)) << policy.choice()->why;
+}
+
 // K and V of 8 rows of 100 tokens have 51,200 bytes in the one layer, and half of each of two
 // windows is a quarter of all.
 TEST(PolicyAutoTest, WindowsOfOneLaneHaveRoomForTheNextLayerOrNot) {

@@ -36,19 +36,19 @@ absl::StatusOr<EngineOptions> OptionsOf(const std::string& lines,
 }
 
 // K and V of 512 bytes a layer.
-TEST(RecomputeOptionsTest, TokenNumbersAreOfPathFetchAndSlotsHaveKAndVAlone) {
+TEST(RecomputeOptionsTest, TokenNumbersAreOfPathRecomputeAndSlotsHaveKAndVAlone) {
   const std::string lines =
       std::string(kNodes) + "policy: fetch_recompute\nfetch: {recompute: tokens";
   const auto options = OptionsOf(lines + "}\n", kGrouped);
   ASSERT_TRUE(options.ok()) << options.status();
   EXPECT_EQ(PathsOnMemoryNodes(*options, options->fetch),
-            plan::AttentionPaths({plan::AttentionPath::kFetch}));
-  EXPECT_EQ(options->policies[0].path, plan::AttentionPath::kFetch);
+            plan::AttentionPaths({plan::AttentionPath::kRecompute}));
+  EXPECT_EQ(options->policies[0].path, plan::AttentionPath::kRecompute);
   EXPECT_EQ(options->lossy, "");
   EXPECT_EQ(options->fetch.activation_width, 0u);
   EXPECT_EQ(options->fetch.made_tokens_max, 4096u);
   const auto planning = options->scheduler.strategies.fetch_planning();
-  core::FetchStep step = {.path = plan::AttentionPath::kFetch,
+  core::FetchStep step = {.path = plan::AttentionPath::kRecompute,
                           .tokens = 4096,
                           .rows = 2,
                           .sequences = 2,
@@ -59,9 +59,12 @@ TEST(RecomputeOptionsTest, TokenNumbersAreOfPathFetchAndSlotsHaveKAndVAlone) {
   const core::FetchShare quarter = planning->Plan(step, rates);
   EXPECT_EQ(quarter.recomputed, plan::kRecomputeUnit / 4);
   EXPECT_THAT(quarter.why, HasSubstr("25% of tokens made from their numbers: K and V of one take"));
-  step.path = plan::AttentionPath::kRemote;
-  EXPECT_EQ(planning->Plan(step, rates).recomputed, 0u);
-  step.path = plan::AttentionPath::kFetch;
+  for (const plan::AttentionPath other :
+       {plan::AttentionPath::kRemote, plan::AttentionPath::kFetch}) {  // Next to others in a list.
+    step.path = other;
+    EXPECT_EQ(planning->Plan(step, rates).recomputed, 0u);
+  }
+  step.path = plan::AttentionPath::kRecompute;
   // Two lanes share the weights that come: 7,168 seconds of the link for this one.
   rates.weights_seconds = 14336;
   step.lanes = 2;
@@ -76,6 +79,40 @@ TEST(RecomputeOptionsTest, TokenNumbersAreOfPathFetchAndSlotsHaveKAndVAlone) {
   EXPECT_THAT(none.why, HasSubstr("all else of a layer on the device 5e+09 us"));
 }
 
+TEST(RecomputeOptionsTest, TokenNumbersAreThoseOfOnePolicyOfAList) {
+  const auto options = OptionsOf(std::string(kNodes) +
+                                     "policies: [fetch_heads, fetch_recompute, attend_remote]\n"
+                                     "fetch: {recompute: tokens, recompute_percent: 50}\n",
+                                 kGrouped);
+  ASSERT_TRUE(options.ok()) << options.status();
+  EXPECT_EQ(options->policies[0].path, plan::AttentionPath::kFetch);
+  EXPECT_EQ(options->policies[1].path, plan::AttentionPath::kRecompute);
+  EXPECT_EQ(options->policies[2].path, plan::AttentionPath::kRemote);
+  EXPECT_EQ(options->fetch.made_tokens_max, 4096u);
+  EXPECT_EQ(options->fetch.activation_width, 0u);
+  EXPECT_EQ(SlotBytes(options->fetch, kGrouped.size(), 1024), 1024u);
+}
+
+// K and V of INT8 take 288 bytes in a layer: two of 32 for a head, and 8 of scales.
+TEST(RecomputeOptionsTest, Int8IsMadeFromTokenNumbersInWholeBlocks) {
+  const auto options = OptionsOf(
+      std::string(kNodes) + "kv: int8\npolicy: fetch_recompute\nfetch: {recompute: tokens}\n",
+      kGrouped);
+  ASSERT_TRUE(options.ok()) << options.status();
+  EXPECT_EQ(options->policies[0].path, plan::AttentionPath::kRecompute);
+  EXPECT_EQ(options->lossy, "kv_int8");
+  const auto planning = options->scheduler.strategies.fetch_planning();
+  const core::FetchStep step = {.path = plan::AttentionPath::kRecompute,
+                                .tokens = 1024,
+                                .rows = 1,
+                                .sequences = 1,
+                                .contexts = 1024};
+  // 250 tokens would let link and device end at once: 256 are four blocks.
+  const core::FetchShare share =
+      planning->Plan(step, {.bytes_per_second = 288, .recompute_seconds = 774.0 / 250});
+  EXPECT_EQ(share.recomputed, plan::kRecomputeUnit / 4);
+}
+
 TEST(RecomputeOptionsTest, OfNoMoreTokensThanThereMayBe) {
   const auto options = OptionsOf(std::string(kNodes) +
                                      "policy: fetch_recompute\nfetch: {recompute: tokens, "
@@ -84,7 +121,7 @@ TEST(RecomputeOptionsTest, OfNoMoreTokensThanThereMayBe) {
   ASSERT_TRUE(options.ok()) << options.status();
   EXPECT_EQ(options->fetch.made_tokens_max, 160u);
   const auto planning = options->scheduler.strategies.fetch_planning();
-  core::FetchStep step = {.path = plan::AttentionPath::kFetch,
+  core::FetchStep step = {.path = plan::AttentionPath::kRecompute,
                           .tokens = 320,
                           .rows = 1,
                           .sequences = 1,

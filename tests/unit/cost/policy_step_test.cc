@@ -3,6 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cstdint>
+
 #include "tests/unit/cost/two_cores.h"
 
 namespace lamina::cost {
@@ -105,6 +108,56 @@ TEST(PolicyStepTest, OneLaneRecomputesALayerAheadWhereWindowsHaveRoom) {
   pools.room = 0;
   pools.lanes_max = 2;
   EXPECT_NEAR(seconds(KvPolicy::kFetchRecompute), 0.5 * kv + exchange, 1e-9);
+}
+
+// Written out anew: every tile of each row is tried.
+TEST(PolicyStepTest, TokensAreMadeFromTheirNumbersWhileTheOthersCome) {
+  const PolicyLoad load = {.rows = 8, .context = 1000};
+  plan::PolicyTimes times = TwoCores();
+  times.attention_pools = 15e9;
+  times.make_seconds = 1e-5;
+  const double kv_bytes = kModel.kv_bytes_per_token / kModel.layers;
+  const double make = 1e-4 * (2 + 256) / 256;  // A block of rows through a slice.
+  const double other = (37 * 1e-3 + 8000 * kModel.kv_bytes_per_token / 15e9) / kModel.layers;
+  for (const double link : {1e9, 2e7, 5e6, 1e6}) {
+    const PolicyPools pools = {.attention = 8e9, .link = link, .made_tokens_max = 1 << 20};
+    const PolicyStep step = FetchStep(KvPolicy::kFetchTokens, Whole(times), kModel, pools, load);
+    double best = 1e9;
+    uint32_t best_made = 0;
+    for (uint32_t made = 0; made <= 1000; made += 16) {
+      const double device = other + 8 * (make * made + kv_bytes / 15e9 * made * (made + 1.0) / 2);
+      const double layer = std::max(device, 8 * kv_bytes / link * (1000 - made));
+      if (layer < best) {
+        best = layer;
+        best_made = made;
+      }
+    }
+    EXPECT_NEAR(step.seconds, kModel.layers * (best + 40e-6), 1e-9) << link;
+    EXPECT_DOUBLE_EQ(step.share, best_made / 1000.0) << link;
+    EXPECT_EQ(step.share > 0, link < 1e9);
+    EXPECT_NEAR(step.make_token, make, 1e-12);
+    EXPECT_DOUBLE_EQ(step.from_activation, 1e-5);
+    EXPECT_DOUBLE_EQ(step.send_token, kv_bytes / link);
+  }
+}
+
+TEST(PolicyStepTest, WhereNoTokensAreMadeTheStepIsThatOfFetchHeads) {
+  const PolicyLoad load = {.rows = 8, .context = 1000};
+  plan::PolicyTimes times = TwoCores();
+  times.attention_pools = 15e9;
+  PolicyPools pools = {.attention = 8e9, .link = 1e9, .made_tokens_max = 4096};
+  const auto step = [&](KvPolicy policy) {
+    return FetchStep(policy, Whole(times), kModel, pools, load);
+  };
+  EXPECT_EQ(step(KvPolicy::kFetchTokens).share, 0);
+  EXPECT_NEAR(step(KvPolicy::kFetchTokens).seconds, step(KvPolicy::kFetchHeads).seconds, 1e-9);
+  EXPECT_GT(step(KvPolicy::kFetchTokens).tile_seconds, step(KvPolicy::kFetchTokens).seconds);
+  // No more are made than there is room for: 80 of each row.
+  pools.link = 1e6;
+  pools.made_tokens_max = 640;
+  EXPECT_DOUBLE_EQ(step(KvPolicy::kFetchTokens).share, 0.08);
+  pools.made_tokens_max = 0;
+  EXPECT_EQ(step(KvPolicy::kFetchTokens).share, 0);
 }
 
 PolicyCompute Replicas(uint32_t count) {

@@ -48,12 +48,15 @@ inline Runs RunsOf(const UnitCluster::Step& step, uint32_t node, uint32_t nodes,
   for (size_t row = 0; row < step.plan.rows.size(); ++row) {
     if (nodes == 1 || step.sequences[row] % nodes == node) {
       const uint32_t before = step.positions[row];
-      runs.splits.push_back(tables == nullptr
-                                ? plan::SplitByShare(before, 1, step.plan.recomputed, first.bare,
-                                                     first.released, first.resident)
-                                : plan::SplitBySlots(before, 1,
-                                                     *tables->Find(step.plan.rows[row].sequence),
-                                                     plan::SlotKinds(config.activation_share)));
+      runs.splits.push_back(
+          config.made_tokens_max > 0
+              ? plan::SplitByTokens(before, 1, step.plan.recomputed, first.released,
+                                    config.KvFormOf(plan::AttentionPath::kRecompute))
+          : tables == nullptr
+              ? plan::SplitByShare(before, 1, step.plan.recomputed, first.bare, first.released,
+                                   first.resident)
+              : plan::SplitBySlots(before, 1, *tables->Find(step.plan.rows[row].sequence),
+                                   plan::SlotKinds(config.activation_share)));
       runs.runs.push_back(runs.splits.back().run);
       runs.sequences.push_back(step.sequences[row]);
     }

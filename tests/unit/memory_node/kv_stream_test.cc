@@ -68,6 +68,14 @@ TEST(KvStreamTest, HeadsAndRequestsAreTheNodesOwn) {
   }
 }
 
+// The first slots of each head are the compute node's: they are as it left them.
+void LeaveFilled(const plan::FetchPiece& piece, size_t slots, size_t slot_bytes, std::byte* plane) {
+  const size_t elements = piece.filled * slot_bytes / sizeof(BFloat16);
+  for (uint32_t head = 0; head < piece.heads.count; ++head) {
+    std::fill_n(reinterpret_cast<BFloat16*>(plane + head * slots * slot_bytes), elements, kMine);
+  }
+}
+
 // What a piece of INT8 has: blocks quantised from K and V as they were sent, bf16 behind them, and
 // zeros.
 std::vector<std::byte> Int8PieceOf(UnitCluster& cluster, const plan::FetchPiece& piece,
@@ -75,9 +83,15 @@ std::vector<std::byte> Int8PieceOf(UnitCluster& cluster, const plan::FetchPiece&
   const uint32_t head_dim = cluster.config().layers[layer].head_dim;
   const plan::FetchPlanes planes = plan::PlanesOf(piece, head_dim);
   std::vector<std::byte> wanted(planes.end);
+  const size_t scale = sizeof(kernels::Int8Scale);
+  LeaveFilled(piece, piece.int8_slots, head_dim, wanted.data() + planes.int8_k);
+  LeaveFilled(piece, piece.int8_slots, head_dim, wanted.data() + planes.int8_v);
+  LeaveFilled(piece, piece.int8_slots, scale, wanted.data() + planes.k_scales);
+  LeaveFilled(piece, piece.int8_slots, scale, wanted.data() + planes.v_scales);
   size_t int8_slot = 0;
   size_t slot = 0;
   for (uint32_t head = 0; head < piece.heads.count; ++head) {
+    int8_slot += piece.filled;
     for (uint32_t i = piece.first_run; i < piece.runs_end; ++i) {
       const plan::FetchRun& run = runs.runs[i];
       std::vector<BFloat16> k(plan::FetchRun::WholeTiles(run.before) * head_dim);
@@ -85,56 +99,72 @@ std::vector<std::byte> Int8PieceOf(UnitCluster& cluster, const plan::FetchPiece&
       cluster.CopyKv(runs.sequences[i], layer, piece.heads.first + head, run.before, k.data(),
                      v.data());
       const Extent closed{.first_slot = static_cast<uint32_t>(int8_slot),
-                          .tokens = run.int8_slots()};
-      for (uint32_t block = 0; block < run.int8_fetched(); block += kInt8BlockTokens) {
+                          .tokens = run.int8_slots() - run.kept};
+      for (uint32_t block = run.kept; block < run.kept + run.int8_fetched();
+           block += kInt8BlockTokens) {
         kernels::CloseInt8Block(
             {.query_heads = 1, .kv_heads = 1, .head_dim = head_dim}, {.k = k.data(), .v = v.data()},
-            block, {&closed, 1}, block,
+            block, {&closed, 1}, block - run.kept,
             {.k = reinterpret_cast<uint8_t*>(wanted.data() + planes.int8_k),
              .v = reinterpret_cast<uint8_t*>(wanted.data() + planes.int8_v),
              .k_scales = reinterpret_cast<kernels::Int8Scale*>(wanted.data() + planes.k_scales),
              .v_scales = reinterpret_cast<kernels::Int8Scale*>(wanted.data() + planes.v_scales)});
       }
-      const Extent open{.first_slot = run.int8_fetched(), .tokens = run.tail_fetched()};
+      const Extent open{.first_slot = run.kept + run.int8_fetched(), .tokens = run.tail_fetched()};
       kernels::LoadKv(head_dim, k.data(), v.data(), {&open, 1}, 0, open.tokens,
                       reinterpret_cast<BFloat16*>(wanted.data() + planes.k) + slot * head_dim,
                       reinterpret_cast<BFloat16*>(wanted.data() + planes.v) + slot * head_dim);
-      int8_slot += run.int8_slots();
+      int8_slot += closed.tokens;
       slot += run.tail_slots();
     }
   }
   return wanted;
 }
 
-TEST(KvStreamTest, ClosedBlocksComeAsInt8AndTheOpenOneAsItIs) {
-  for (const uint64_t bytes : {kLeast, 16 * kLeast}) {
-    UnitCluster cluster({.fetch_bytes = bytes, .int8_tails = 4});
-    cluster.FillWindows(0, 0, kMine);
-    cluster.Start();
-    cluster.Run({.step = 1, .prompts = {{0, 62}, {1, 700}, {2, 16}}});
-    uint64_t next = 1;
-    std::vector<plan::FetchPiece> pieces;
-    for (uint64_t number = 2; number <= 6; ++number) {  // Sequence 0 fills its first block.
-      const Step step = cluster.MakeStep({.step = number, .rows = {1, 0, 2}});
-      const Runs runs = RunsOf(step, 0, 1, cluster.config(), nullptr);
-      cluster.PushPlan(step);
-      for (uint32_t layer = 0; layer < cluster.config().layers.size(); ++layer) {
-        plan::PiecesOf(cluster.config().layers[layer], runs.runs,
-                       plan::FetchLimitsOf(cluster.config()), pieces);
-        for (const plan::FetchPiece& piece : pieces) {
-          const std::vector<std::byte> wanted = Int8PieceOf(cluster, piece, runs, layer);
-          cluster.AwaitPiece(0, 0, next, wanted.size());
-          EXPECT_EQ(std::memcmp(cluster.Fetched(0, 0, next), wanted.data(), wanted.size()), 0)
-              << "step " << number << " layer " << layer << " piece " << next;
-          cluster.FillFetched(0, 0, next, kMine);
-          cluster.RaiseCredit(0, 0, next++);
-        }
-      }
-      for (uint32_t layer = 0; layer < cluster.config().layers.size(); ++layer) {
-        cluster.RunUnit(step, layer);
+// Nothing comes of blocks that the compute node makes from token numbers.
+void ExpectInt8Pieces(uint64_t bytes, uint32_t made_tokens_max, uint32_t recomputed) {
+  UnitCluster cluster({.fetch_bytes = bytes, .made_tokens_max = made_tokens_max, .int8_tails = 4});
+  cluster.FillWindows(0, 0, kMine);
+  cluster.Start();
+  cluster.Run({.step = 1, .prompts = {{0, 62}, {1, 700}, {2, 16}}});
+  uint64_t next = 1;
+  std::vector<plan::FetchPiece> pieces;
+  for (uint64_t number = 2; number <= 6; ++number) {  // Sequence 0 fills its first block.
+    const Step step =
+        cluster.MakeStep({.step = number, .rows = {1, 0, 2}, .recomputed = recomputed});
+    const Runs runs = RunsOf(step, 0, 1, cluster.config(), nullptr);
+    cluster.PushPlan(step);
+    for (uint32_t layer = 0; layer < cluster.config().layers.size(); ++layer) {
+      plan::PiecesOf(cluster.config().layers[layer], runs.runs,
+                     plan::FetchLimitsOf(cluster.config()), pieces);
+      for (const plan::FetchPiece& piece : pieces) {
+        const std::vector<std::byte> wanted = Int8PieceOf(cluster, piece, runs, layer);
+        cluster.AwaitPiece(0, 0, next, wanted.size());
+        EXPECT_EQ(std::memcmp(cluster.Fetched(0, 0, next), wanted.data(), wanted.size()), 0)
+            << "step " << number << " layer " << layer << " piece " << next;
+        cluster.FillFetched(0, 0, next, kMine);
+        cluster.RaiseCredit(0, 0, next++);
       }
     }
-    cluster.Stop();
+    for (uint32_t layer = 0; layer < cluster.config().layers.size(); ++layer) {
+      cluster.RunUnit(step, layer);
+    }
+  }
+  cluster.Stop();
+}
+
+TEST(KvStreamTest, ClosedBlocksComeAsInt8AndTheOpenOneAsItIs) {
+  for (const uint64_t bytes : {kLeast, 16 * kLeast}) {
+    ExpectInt8Pieces(bytes, /*made_tokens_max=*/0, /*recomputed=*/0);
+  }
+}
+
+TEST(KvStreamTest, ClosedBlocksThatAreMadeFromTokenNumbersDoNotCome) {
+  for (const uint64_t bytes : {kLeast, 16 * kLeast}) {
+    for (const uint32_t recomputed : {100u, 500u, plan::kRecomputeUnit}) {
+      SCOPED_TRACE(recomputed);
+      ExpectInt8Pieces(bytes, /*made_tokens_max=*/1024, recomputed);
+    }
   }
 }
 

@@ -208,10 +208,8 @@ TEST(StepRowsTest, OfTheSpansThatLieHereWhatThePlanSaysIsMadeAgain) {
     EXPECT_THAT(fetched.slots.activations, ::testing::ElementsAre(Extent{slot, 128}));
     EXPECT_THAT(fetched.slots.kv, ::testing::ElementsAre(Extent{slot + 128, 128}));
   }
-  config.attention_paths = {AttentionPath::kFetch};
   config.activation_width = 0;
   config.made_tokens_max = 512;
-  plan.joins[0].path = AttentionPath::kFetch;
   EXPECT_EQ(collect(0).run.kept, 256u);
   EXPECT_THAT(collect(0).slots.kv, ::testing::IsEmpty());
   EXPECT_EQ(collect(1).run.kept, 0u);

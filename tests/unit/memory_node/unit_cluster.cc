@@ -38,11 +38,13 @@ plan::EpochConfig ConfigOf(const UnitClusterOptions& options) {
                            .span_tokens = options.span_tokens,
                            .transport = "fake://"};
   config.int8_tails = options.int8_tails;
+  config.made_tokens_max = options.made_tokens_max;
   if (options.fetch_bytes > 0) {
-    const bool both = options.activation_width > 0 && options.activation_share == 0;
+    const bool again = (options.activation_width > 0 && options.activation_share == 0) ||
+                       options.made_tokens_max > 0;
     config.attention_paths = {options.sparse               ? plan::AttentionPath::kSparse
                               : !options.streaming.empty() ? plan::AttentionPath::kStreaming
-                              : both                       ? plan::AttentionPath::kRecompute
+                              : again                      ? plan::AttentionPath::kRecompute
                                                            : plan::AttentionPath::kFetch};
     if (options.attends_too) {
       config.attention_paths.Add(plan::AttentionPath::kRemote);

@@ -55,6 +55,7 @@ struct UnitClusterOptions {
   uint32_t activation_share = 0;  // which slots hold besides K and V, or so many in their place.
   uint32_t bare_tokens = 0;       // So many first tokens of each sequence are said to be bare,
   plan::ResidentTokens resident = {};  // and these to have activations on the compute node.
+  uint32_t made_tokens_max = 0;        // With fetch_bytes: it makes tokens from their numbers.
   bool sparse = false;                 // With fetch_bytes: the compute node names tokens.
   StreamingHeads streaming = {};       // With fetch_bytes: heads that stream.
   uint32_t int8_tails = 0;             // K and V are INT8, of so many sequences at most.

@@ -156,6 +156,29 @@ TEST(FetchPiecesTest, Int8PiecesFitByTheirBytes) {
   EXPECT_EQ(planes.end, 192 * kInt8Bytes + 16 * kSlotBytes);
 }
 
+// Whole blocks that the compute node makes have the first slots of each head.
+TEST(FetchPiecesTest, Int8BlocksThatAreMadeDoNotCome) {
+  const FetchRun half{.before = 200, .tokens = 1, .kept = 128};
+  EXPECT_EQ(half.int8_fetched(), 64u);
+  EXPECT_EQ(half.scales_fetched(), 64u);
+  EXPECT_EQ(half.int8_slots(), 192u);
+  EXPECT_EQ(half.tail_fetched(), 8u);
+  EXPECT_EQ(half.tail_slots(), 16u);
+  const FetchRun all{.before = 70, .tokens = 1, .kept = 64};
+  EXPECT_EQ(all.int8_fetched(), 0u);
+  EXPECT_EQ(all.tail_fetched(), 6u);
+  // Windows are as large as without.
+  const uint64_t head = (192 + 64) * kInt8Bytes + (16 + 16) * kSlotBytes;
+  EXPECT_THAT(Int8Pieces({half, all}, 3 * head),
+              testing::ElementsAre(FetchPiece{.heads = {0, 3},
+                                              .runs_end = 2,
+                                              .slots = 32,
+                                              .filled = 192,
+                                              .int8_slots = 256,
+                                              .scale_slots = 256}));
+  EXPECT_EQ(Int8Pieces({half, all}, 3 * head - 1).size(), 2u);
+}
+
 // Chosen tokens lie one behind the other, and each block that has some brings its scales.
 TEST(FetchPiecesTest, Int8PiecesOfChosenTokensHaveSlotsForTheseAndScalesForTheirBlocks) {
   const std::vector<FetchRun> runs = {
@@ -387,22 +410,24 @@ TEST(CheckFetchTest, KindsOfSlotsAreAShareOfActivations) {
   EXPECT_THAT(CheckFetch(config).ToString(), testing::HasSubstr("activations of 0 elements"));
 }
 
-TEST(CheckFetchTest, KAndVFromTokenNumbersAreOfPathFetchAlone) {
+TEST(CheckFetchTest, KAndVFromTokenNumbersAreOfPathRecompute) {
   EpochConfig config = Fetching();
   config.made_tokens_max = 64;
+  EXPECT_THAT(CheckFetch(config).ToString(), testing::HasSubstr("serves with path recompute"));
+  config.attention_paths = {AttentionPath::kFetch, AttentionPath::kRecompute};
   EXPECT_TRUE(CheckFetch(config).ok()) << CheckFetch(config);
   config.made_tokens_max = 65;
   EXPECT_THAT(CheckFetch(config).ToString(), testing::HasSubstr("not a multiple of 16"));
   config.made_tokens_max = 64;
   config.fetch_bytes *= 3;
   config.activation_width = kWidth;
-  EXPECT_THAT(CheckFetch(config).ToString(), testing::HasSubstr("with path fetch alone"));
+  EXPECT_THAT(CheckFetch(config).ToString(), testing::HasSubstr("without activations"));
   config.activation_width = 0;
   config.int8_tails = 1;
-  EXPECT_THAT(CheckFetch(config).ToString(), testing::HasSubstr("without activations and INT8"));
+  EXPECT_TRUE(CheckFetch(config).ok()) << CheckFetch(config);
   config.int8_tails = 0;
   config.attention_paths = {AttentionPath::kSparse};
-  EXPECT_THAT(CheckFetch(config).ToString(), testing::HasSubstr("with path fetch alone"));
+  EXPECT_THAT(CheckFetch(config).ToString(), testing::HasSubstr("serves with path recompute"));
 }
 
 TEST(CheckFetchTest, WhatIsNotServedIsRefused) {
@@ -419,6 +444,7 @@ TEST(CheckFetchTest, WhatIsNotServedIsRefused) {
   }
   config.attention_paths = {AttentionPath::kFetch, AttentionPath::kRemote};
   EXPECT_TRUE(CheckFetch(config).ok()) << CheckFetch(config);
+  config.attention_paths.Add(AttentionPath::kRecompute);
   config.made_tokens_max = 64;
   EXPECT_TRUE(CheckFetch(config).ok()) << CheckFetch(config);
   config = Fetching();

@@ -237,6 +237,25 @@ TEST(FetchSplitTest, TokensThatAreMadeFromTheirNumbersDoNotCome) {
   EXPECT_EQ(MadeFromTokens(UINT32_MAX, kRecomputeUnit, 0), UINT32_MAX / kFetchTile * kFetchTile);
 }
 
+// Where K and V are INT8 whole closed blocks are made.
+TEST(FetchSplitTest, Int8IsMadeInWholeBlocks) {
+  const FetchSplit half = SplitByTokens(300, 1, kRecomputeUnit / 2, 0, KvForm::kInt8);
+  EXPECT_THAT(half.stretches,
+              ElementsAre(FetchStretch{.tokens = 128, .here = true}, FetchStretch{.tokens = 172}));
+  for (uint32_t before = 0; before < 400; ++before) {
+    for (const uint32_t share : {0u, 1u, 133u, 512u, 1000u, kRecomputeUnit}) {
+      const FetchRun run = SplitByTokens(before, 3, share, 0, KvForm::kInt8).run;
+      EXPECT_EQ(run.kept, MadeFromTokens(before, share, 0, KvForm::kInt8));
+      EXPECT_EQ(run.kept, before * share / kRecomputeUnit / kInt8BlockTokens * kInt8BlockTokens);
+      EXPECT_EQ(run.kept + run.int8_fetched() + run.tail_fetched(), before);
+      EXPECT_EQ(run.filled_slots(), run.kept);
+    }
+  }
+  // Released tokens have slots in pieces, and none behind them are made.
+  const FetchSplit released = SplitByTokens(1000, 1, kRecomputeUnit, 256, KvForm::kInt8);
+  EXPECT_THAT(released.stretches, ElementsAre(FetchStretch{.tokens = 1000}));
+}
+
 // Those behind released tokens cannot be made without these.
 TEST(FetchSplitTest, BehindReleasedTokensNoneAreMadeFromTheirNumbers) {
   const FetchSplit split = SplitByTokens(1000, 1, kRecomputeUnit, 256);

@@ -84,6 +84,15 @@ TEST(BestTokenSplitTest, AllAreMadeInTheTimeOfTheWeights) {
   EXPECT_THAT(DescribeTokens(profile, 1), HasSubstr("the layer's weights 2.02e+09 us there"));
 }
 
+// Where K and V are INT8 a tile is a block.
+TEST(BestTokenSplitTest, TilesMayBeBlocks) {
+  const TokenProfile balanced{.kv = 1, .make = 3};
+  EXPECT_EQ(BestTokenSplit(balanced, {.rows = 2, .context = 4096, .tile = 64}).made, 1024u);
+  const TokenSplit near = BestTokenSplit(balanced, {.rows = 1, .context = 400, .tile = 64});
+  EXPECT_EQ(near.made, 64u);  // The others take 336 on the link then, and 128 would take 384.
+  EXPECT_DOUBLE_EQ(near.seconds, 336);
+}
+
 TEST(BestTokenSplitTest, LessThanATileIsNotMade) {
   EXPECT_EQ(BestTokenSplit({.kv = 1, .make = 1e-6}, {.rows = 1, .context = 15}).made, 0u);
   EXPECT_EQ(BestTokenSplit({.kv = 1, .make = 1e-6}, {.rows = 1, .context = 47}).made, 32u);
