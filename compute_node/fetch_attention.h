@@ -3,8 +3,9 @@
 // FetchAttention: rows attend here, over K and V that lie at memory nodes and come here layer by
 // layer (HeadInfer: groups of KV heads through windows; KVPR, with path recompute, and HybridServe,
 // with slots of two kinds: some tokens as activations, or made here from those that stay). Their
-// own k and v go to the memory nodes, so that a lost compute node loses nothing. Prompt chunks
-// attend over the scratch KV.
+// own k and v go to the memory nodes, so that a lost compute node loses nothing: with partition
+// token_range to those that have the spans of their tokens, and windows without any to the others
+// that send. Prompt chunks attend over the scratch KV.
 //
 // The pieces of a layer may have come long before its slice runs: memory nodes send as far ahead
 // as windows go.
@@ -13,6 +14,7 @@
 
 #pragma once
 
+#include <memory>
 #include <vector>
 
 #include "compute_node/attention_path.h"
@@ -37,14 +39,14 @@ class FetchAttention final : public AttentionPath {
         chunks_(chunks),
         sender_(context, kind),
         resident_(context, resident),
-        fetched_(context, kind, kernel, resident_, /*tokens=*/nullptr) {}
+        fetched_(MakeFetchedKv(context, kind, kernel, resident_, /*tokens=*/nullptr)) {}
 
-  absl::Status Prepare() override { return fetched_.Prepare(); }
-  uint64_t buffer_bytes() const override { return sender_.bytes() + fetched_.buffer_bytes(); }
+  absl::Status Prepare() override { return fetched_->Prepare(); }
+  uint64_t buffer_bytes() const override { return sender_.bytes() + fetched_->buffer_bytes(); }
   absl::Status Open() override { return sender_.Open(); }
-  absl::Status Apply(const plan::StepPlan& plan) override { return fetched_.Apply(plan); }
+  absl::Status Apply(const plan::StepPlan& plan) override { return fetched_->Apply(plan); }
   absl::Status BeginStep(Lane& lane, const PathRows& rows) override;
-  absl::Status WhileWeightsCome(Lane& lane) override { return fetched_.MakeAhead(lane); }
+  absl::Status WhileWeightsCome(Lane& lane) override { return fetched_->MakeAhead(lane); }
   absl::Status Attend(Lane& lane) override;
   bool Await(Lane& lane) override;
   absl::StatusOr<bool> Poll(Lane& lane) override;
@@ -55,7 +57,7 @@ class FetchAttention final : public AttentionPath {
   ScratchAttention chunks_;
   KvSender sender_;
   ResidentActivations resident_;
-  FetchedKv fetched_;
+  const std::unique_ptr<FetchedKv> fetched_;
   std::vector<RowRun> runs_;  // Runs of the step that begins.
 };
 

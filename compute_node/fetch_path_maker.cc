@@ -7,7 +7,6 @@
 #include "common/status_macros.h"
 #include "common/units.h"
 #include "compute_node/fetch_attention.h"
-#include "compute_node/spanned_attention.h"
 #include "compute_node/token_attention.h"
 
 namespace lamina::compute_node {
@@ -66,9 +65,6 @@ std::string FetchPathMaker::Describe() const {
 std::unique_ptr<AttentionPath> FetchPathMaker::Make(const WorkerContext& context) {
   if (MakesFromTokens(context.config)) {
     return std::make_unique<TokenAttention>(context, scratch_.Make(context), kernel_);
-  }
-  if (BySpan(context.config)) {
-    return std::make_unique<SpannedAttention>(context, scratch_.Make(context), kernel_);
   }
   return std::make_unique<FetchAttention>(context, kind_, scratch_.Make(context), kernel_,
                                           resident_.has_value() ? &*resident_ : nullptr);

@@ -32,16 +32,25 @@ class AsKv final : public FetchSplits {
 
   absl::StatusOr<plan::FetchSplit> Of(const RowRun& run,
                                       const plan::StepPlan& plan) const override {
+    LAMINA_ASSIGN_OR_RETURN(const uint32_t hidden, HiddenOf(run, plan));
+    return plan::SplitByShare(run.first_token, run.tokens, /*share=*/0, /*bare=*/0, hidden);
+  }
+
+  absl::StatusOr<plan::FetchSplit> OfSpan(const RowRun& run, const plan::StepPlan& plan,
+                                          uint32_t span) const override {
+    LAMINA_ASSIGN_OR_RETURN(const uint32_t hidden, HiddenOf(run, plan));
+    return plan::SplitBySpan(run.first_token, run.tokens, hidden, plan::SpanAt(config_, span));
+  }
+
+ private:
+  absl::StatusOr<uint32_t> HiddenOf(const RowRun& run, const plan::StepPlan& plan) const {
     if (plan.recomputed > 0) {
       return absl::InternalError("plan recomputes from activations of a path that keeps none");
     }
     LAMINA_ASSIGN_OR_RETURN(const Sequence* const sequence, Find(sequences_, run, plan));
-    return plan::SplitByShare(
-        run.first_token, run.tokens, /*share=*/0, /*bare=*/0,
-        plan::HiddenOf(config_, plan::AttentionPath::kFetch, sequence->released));
+    return plan::HiddenOf(config_, plan::AttentionPath::kFetch, sequence->released);
   }
 
- private:
   const plan::EpochConfig& config_;
   SequenceTable& sequences_;
 };
@@ -59,27 +68,45 @@ absl::Status CheckPlaces(plan::SequenceId sequence, const plan::ResidentTokens& 
 class ByShare final : public FetchSplits {
  public:
   ByShare(const plan::EpochConfig& config, SequenceTable& sequences)
-      : places_(config.resident_tokens), sequences_(sequences) {}
+      : config_(config), sequences_(sequences) {}
 
   absl::Status Apply(const plan::StepPlan& /*plan*/) override { return absl::OkStatus(); }
 
   absl::StatusOr<plan::FetchSplit> Of(const RowRun& run,
                                       const plan::StepPlan& plan) const override {
-    LAMINA_ASSIGN_OR_RETURN(const Sequence* const sequence, Find(sequences_, run, plan));
+    LAMINA_ASSIGN_OR_RETURN(const Sequence* const sequence, FindPlaced(run, plan));
     const plan::SequenceJoin& join = sequence->join;
-    LAMINA_RETURN_IF_ERROR(CheckPlaces(run.sequence, join.resident, places_));
     return plan::SplitByShare(run.first_token, run.tokens, plan.recomputed, join.bare_tokens,
                               sequence->released, join.resident);
   }
 
+  absl::StatusOr<plan::FetchSplit> OfSpan(const RowRun& run, const plan::StepPlan& plan,
+                                          uint32_t span) const override {
+    LAMINA_ASSIGN_OR_RETURN(const Sequence* const sequence, FindPlaced(run, plan));
+    const plan::SequenceJoin& join = sequence->join;
+    return plan::SplitBySpan(run.first_token, run.tokens, sequence->released,
+                             plan::SpanAt(config_, span), plan.recomputed, join.bare_tokens,
+                             join.resident);
+  }
+
  private:
-  const uint32_t places_;  // For activations on this node.
+  absl::StatusOr<const Sequence*> FindPlaced(const RowRun& run, const plan::StepPlan& plan) const {
+    LAMINA_ASSIGN_OR_RETURN(const Sequence* const sequence, Find(sequences_, run, plan));
+    LAMINA_RETURN_IF_ERROR(
+        CheckPlaces(run.sequence, sequence->join.resident, config_.resident_tokens));
+    return sequence;
+  }
+
+  const plan::EpochConfig& config_;
   SequenceTable& sequences_;
 };
 
 class ByTokens final : public FetchSplits {
  public:
-  ByTokens(KvForm form, SequenceTable& sequences) : form_(form), sequences_(sequences) {}
+  ByTokens(const plan::EpochConfig& config, SequenceTable& sequences)
+      : config_(config),
+        form_(config.KvFormOf(plan::AttentionPath::kRecompute)),
+        sequences_(sequences) {}
 
   absl::Status Apply(const plan::StepPlan& /*plan*/) override { return absl::OkStatus(); }
 
@@ -90,37 +117,68 @@ class ByTokens final : public FetchSplits {
                                form_);
   }
 
+  absl::StatusOr<plan::FetchSplit> OfSpan(const RowRun& run, const plan::StepPlan& plan,
+                                          uint32_t span) const override {
+    LAMINA_ASSIGN_OR_RETURN(const Sequence* const sequence, Find(sequences_, run, plan));
+    return plan::SplitTokensBySpan(run.first_token, run.tokens, plan.recomputed, sequence->released,
+                                   plan::SpanAt(config_, span));
+  }
+
  private:
+  const plan::EpochConfig& config_;
   const KvForm form_;
   SequenceTable& sequences_;
 };
 
 class BySlots final : public FetchSplits {
  public:
-  // Slots of all memory nodes: which of them a sequence's are follows from where it lives.
+  // Slots of all memory nodes: which of them a sequence's, or a span's, are follows from where it
+  // lives.
   explicit BySlots(const plan::EpochConfig& config)
-      : places_(config.resident_tokens),
+      : config_(config),
         kinds_(config.activation_share),
         tables_({.slots = *std::max_element(config.slots.begin(), config.slots.end()),
-                 .holds_all = true}) {}
+                 .span_tokens = config.span_tokens,
+                 .holds_all = true,
+                 .all_spans = true}) {}
 
   absl::Status Apply(const plan::StepPlan& plan) override { return tables_.Apply(plan); }
 
   absl::StatusOr<plan::FetchSplit> Of(const RowRun& run,
                                       const plan::StepPlan& plan) const override {
-    const plan::SlotTables::Sequence* sequence = tables_.Find(run.sequence);
+    LAMINA_ASSIGN_OR_RETURN(const plan::SlotTables::Sequence* const sequence,
+                            FindPlaced(run, plan));
+    return plan::SplitBySlots(run.first_token, run.tokens, *sequence, kinds_);
+  }
+
+  absl::StatusOr<plan::FetchSplit> OfSpan(const RowRun& run, const plan::StepPlan& plan,
+                                          uint32_t span) const override {
+    LAMINA_ASSIGN_OR_RETURN(const plan::SlotTables::Sequence* const sequence,
+                            FindPlaced(run, plan));
+    if (span >= sequence->spans.size()) {
+      return absl::InternalError(absl::StrCat("plan of lane ", plan.lane, " step ", plan.step,
+                                              " fetches span ", span, " of sequence ", run.sequence,
+                                              ", which has ", sequence->spans.size()));
+    }
+    return plan::SplitSlotsBySpan(run.first_token, run.tokens, *sequence, kinds_,
+                                  plan::SpanAt(config_, span), sequence->spans[span].extents);
+  }
+
+ private:
+  absl::StatusOr<const plan::SlotTables::Sequence*> FindPlaced(const RowRun& run,
+                                                               const plan::StepPlan& plan) const {
+    const plan::SlotTables::Sequence* const sequence = tables_.Find(run.sequence);
     if (plan.recomputed > 0 || sequence == nullptr || sequence->tokens < run.first_token) {
       return absl::InternalError(absl::StrCat(
           "plan of lane ", plan.lane, " step ", plan.step, " fetches ", run.first_token,
           " tokens of sequence ", run.sequence, ", which has slots for ",
           sequence == nullptr ? 0 : sequence->tokens, ", and recomputes ", plan.recomputed));
     }
-    LAMINA_RETURN_IF_ERROR(CheckPlaces(run.sequence, sequence->resident, places_));
-    return plan::SplitBySlots(run.first_token, run.tokens, *sequence, kinds_);
+    LAMINA_RETURN_IF_ERROR(CheckPlaces(run.sequence, sequence->resident, config_.resident_tokens));
+    return sequence;
   }
 
- private:
-  const uint32_t places_;  // For activations on this node.
+  const plan::EpochConfig& config_;
   const plan::SlotKinds kinds_;
   plan::SlotTables tables_;
 };

@@ -31,11 +31,16 @@ class FetchSplits {
   // Errors: kInternal  the plan does not fit the epoch, or the run not the tables.
   virtual absl::StatusOr<plan::FetchSplit> Of(const RowRun& run,
                                               const plan::StepPlan& plan) const = 0;
+
+  // As above, of the tokens of the sequence's span of this number (plan::SplitBySpan()).
+  // Requires: partition token_range.
+  virtual absl::StatusOr<plan::FetchSplit> OfSpan(const RowRun& run, const plan::StepPlan& plan,
+                                                  uint32_t span) const = 0;
 };
 
-// Path recompute: by the step's plan. Path fetch: by the tokens' slots where these are of kinds, by
-// the step's plan where K and V are made from token numbers, else all tokens come as K and V. The
-// epoch's configuration and the table of the node's sequences must outlive it.
+// Path recompute: by the step's plan, of activations or of token numbers. Path fetch: by the
+// tokens' slots where these are of kinds, else all tokens come as K and V. The epoch's
+// configuration and the table of the node's sequences must outlive it.
 std::unique_ptr<FetchSplits> MakeFetchSplits(const plan::EpochConfig& config,
                                              plan::AttentionPath path, SequenceTable& sequences);
 

@@ -6,7 +6,9 @@
 
 #include "common/check.h"
 #include "common/status_macros.h"
+#include "compute_node/spanned_kv.h"
 #include "compute_node/weight_source.h"
+#include "compute_node/whole_kv.h"
 #include "plan/activation_part.h"
 #include "plan/epoch_shape.h"
 
@@ -19,14 +21,47 @@ bool AnyRemade(absl::Span<const plan::FetchRun> runs, size_t first, size_t end) 
                                     [](const plan::FetchRun& run) { return run.remade > 0; });
 }
 
+void NoteMade(uint32_t tokens, Nanos spent, MakingLine& making, StepCounters& counters) {
+  making.Add(tokens, ToSeconds(spent));
+  if (const auto fitted = making.Fit(); fitted.has_value()) {
+    counters.making.Set(
+        {.fixed = fitted->line.fixed, .slope = fitted->line.slope, .r_squared = fitted->r_squared});
+  }
+}
+
+// The profile that the coordinator splits by until recomputations tell more.
+absl::Status TimeRecomputation(KvRecompute& recompute, MakingLine& making, StepCounters& counters) {
+  for (const size_t rows : {KvRecompute::kRows / 4, KvRecompute::kRows / 2, KvRecompute::kRows}) {
+    const Nanos start = RealClock().Now();
+    LAMINA_RETURN_IF_ERROR(recompute.Try(rows));
+    const Nanos end = RealClock().Now();
+    counters.meter.EndInterval({.start = start, .part = telemetry::WorkKind::kRecompute});
+    telemetry::AddTo(counters.recomputed_tokens, rows);
+    NoteMade(static_cast<uint32_t>(rows), end - start, making, counters);
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
+
+std::unique_ptr<kernels::AttentionScratch> MakePieceScratch(const WorkerContext& context,
+                                                            const kernels::AttentionKernel& kernel,
+                                                            uint32_t query_tokens,
+                                                            uint32_t tokens) {
+  const std::vector<AttentionDescriptor>& layers = context.config.layers;
+  const auto widest =
+      std::max_element(layers.begin(), layers.end(),
+                       [](const auto& a, const auto& b) { return a.q_width() < b.q_width(); });
+  return kernel.MakeScratch(*widest, query_tokens, tokens, context.pool.threads());
+}
 
 FetchedKv::FetchedKv(const WorkerContext& context, plan::AttentionPath kind,
                      const kernels::AttentionKernel& kernel, const ResidentActivations& resident,
-                     const TokenRows* tokens)
+                     const TokenRows* tokens, std::unique_ptr<kernels::AttentionScratch> scratch)
     : context_(context),
       activation_width_(plan::ActivationWidthOf(context.config, kind)),
       kernel_(kernel),
+      scratch_(std::move(scratch)),
       resident_(resident),
       tokens_(tokens),
       recompute_(context.config, context.executor),
@@ -34,21 +69,10 @@ FetchedKv::FetchedKv(const WorkerContext& context, plan::AttentionPath kind,
       windows_(context),
       lanes_(context.config.lanes) {
   const plan::EpochConfig& config = context.config;
-  // Scratch of the layer with most to a row serves all.
-  const auto widest =
-      std::max_element(config.layers.begin(), config.layers.end(),
-                       [](const auto& a, const auto& b) { return a.q_width() < b.q_width(); });
-  if (config.int8_tails > 0) {
-    int8_ = std::make_unique<Int8Window>(*widest, config.sequence_tokens_max, kernel, context.pool);
-  } else {
-    scratch_ = kernel.MakeScratch(*widest, config.rows_max, config.sequence_tokens_max,
-                                  context.pool.threads());
-  }
   for (uint32_t node = 0; node < config.memory_nodes.size(); ++node) {
     widths_.push_back(plan::ActivationPartOf(config, node).count);
   }
   planes_.reserve(config.memory_nodes.size());
-  runs_.reserve(config.rows_max);
   items_.reserve(config.rows_max);
   for (LaneState& lane : lanes_) {
     lane.streams.resize(config.memory_nodes.size());
@@ -64,57 +88,28 @@ absl::Status FetchedKv::Prepare() {
   // Weights that come for others stay meanwhile: what is timed is no way of theirs.
   WeightSource& weights = context_.executor.weight_source();
   LAMINA_RETURN_IF_ERROR(AskAndWait(weights, 0));
-  const absl::Status timed = TimeRecomputation();
+  const absl::Status timed = TimeRecomputation(recompute_, making_, context_.counters);
   weights.Release(0);
   return timed;
-}
-
-// The profile that the coordinator splits by until recomputations tell more.
-absl::Status FetchedKv::TimeRecomputation() {
-  for (const size_t rows : {KvRecompute::kRows / 4, KvRecompute::kRows / 2, KvRecompute::kRows}) {
-    const Nanos start = RealClock().Now();
-    LAMINA_RETURN_IF_ERROR(recompute_.Try(rows));
-    const Nanos end = RealClock().Now();
-    context_.counters.meter.EndInterval({.start = start, .part = telemetry::WorkKind::kRecompute});
-    telemetry::AddTo(context_.counters.recomputed_tokens, rows);
-    NoteMade(static_cast<uint32_t>(rows), end - start);
-  }
-  return absl::OkStatus();
-}
-
-void FetchedKv::NoteMade(uint32_t tokens, Nanos spent) {
-  making_.Add(tokens, ToSeconds(spent));
-  if (const auto fitted = making_.Fit(); fitted.has_value()) {
-    context_.counters.making.Set(
-        {.fixed = fitted->line.fixed, .slope = fitted->line.slope, .r_squared = fitted->r_squared});
-  }
 }
 
 absl::Status FetchedKv::BeginStep(const Lane& lane, absl::Span<const RowRun> runs) {
   LaneState& state = lanes_[lane.index];
   state.begun_ahead = false;
   windows_.BeginStep(lane);
+  for (FetchedRuns& stream : state.streams) {
+    stream.Clear();
+  }
+  for (const RowRun& run : runs) {
+    LAMINA_RETURN_IF_ERROR(AddRun(lane, run, *splits_));
+  }
   size_t extents = 0;
   size_t made_most = 0;  // Tokens of one memory node.
-  for (uint32_t node = 0; node < state.streams.size(); ++node) {
-    Stream& stream = state.streams[node];
-    stream.rows.clear();
-    stream.runs.clear();
-    stream.stretches.clear();
-    stream.resident.clear();
+  for (const FetchedRuns& stream : state.streams) {
     size_t made = 0;
-    for (const RowRun& run : runs) {
-      if (plan::Holds(context_.config, node, run.memory_node)) {
-        LAMINA_ASSIGN_OR_RETURN(plan::FetchSplit split, splits_->Of(run, lane.plan));
-        stream.rows.push_back(run);
-        stream.runs.push_back(split.run);
-        extents += split.stretches.size() + 1;
-        stream.stretches.push_back(std::move(split.stretches));
-        stream.resident.push_back(split.run.remade > 0
-                                      ? context_.sequences.Find(run.sequence)->join.resident
-                                      : plan::ResidentTokens());
-        made += split.run.made();
-      }
+    for (size_t run = 0; run < stream.runs.size(); ++run) {
+      extents += stream.stretches[run].size() + 1;
+      made += stream.runs[run].made();
     }
     made_most = std::max(made_most, made);
   }
@@ -124,6 +119,25 @@ absl::Status FetchedKv::BeginStep(const Lane& lane, absl::Span<const RowRun> run
   positions_.reserve(made_most);
   from_.reserve(made_most * (state.together ? state.streams.size() : 1));
   return absl::OkStatus();
+}
+
+void FetchedKv::Add(const Lane& lane, uint32_t node, const RowRun& run, plan::FetchSplit split,
+                    uint32_t start) {
+  const plan::ResidentTokens kept = split.run.remade > 0
+                                        ? context_.sequences.Find(run.sequence)->join.resident
+                                        : plan::ResidentTokens();
+  lanes_[lane.index].streams[node].Add(run, std::move(split), start, kept);
+}
+
+std::vector<uint32_t> FetchedKv::Senders(const Lane& lane) const {
+  const std::vector<FetchedRuns>& streams = lanes_[lane.index].streams;
+  std::vector<uint32_t> senders;
+  for (uint32_t node = 0; node < streams.size(); ++node) {
+    if (!streams[node].runs.empty()) {
+      senders.push_back(node);
+    }
+  }
+  return senders;
 }
 
 FetchedKv::~FetchedKv() {
@@ -181,6 +195,7 @@ absl::Status FetchedKv::BeginLayer(Lane& lane) {
   if (!std::exchange(state.begun_ahead, false)) {
     BeginPieces(lane);
   }
+  state.ended = false;
   if (IsToMake(lane)) {
     // They are here: the slice has just run with them.
     LAMINA_ASSIGN_OR_RETURN(const WeightWait weights,
@@ -201,9 +216,10 @@ absl::Status FetchedKv::BeginLayer(Lane& lane) {
 }
 
 bool FetchedKv::IsToMake(const Lane& lane) const {
-  const std::vector<Stream>& streams = lanes_[lane.index].streams;
+  const std::vector<FetchedRuns>& streams = lanes_[lane.index].streams;
   for (uint32_t node = 0; node < streams.size(); ++node) {
-    const Stream& stream = streams[GroupOf(lane, node).first];  // Which counts for all of them.
+    const FetchedRuns& stream =
+        streams[GroupOf(lane, node).first];  // Which counts for all of them.
     if (windows_.AwaitsActivations(lane, node) ||
         AnyRemade(stream.runs, stream.remade_runs, stream.runs.size())) {
       return true;
@@ -227,7 +243,10 @@ absl::StatusOr<bool> FetchedKv::Poll(Lane& lane) {
     return false;
   }
   if (state.made_tokens > 0) {
-    NoteMade(std::exchange(state.made_tokens, 0), state.made_nanos);
+    NoteMade(std::exchange(state.made_tokens, 0), state.made_nanos, making_, context_.counters);
+  }
+  if (!std::exchange(state.ended, true)) {
+    EndLayer(lane);
   }
   return true;
 }
@@ -284,11 +303,7 @@ absl::Status FetchedKv::TakePiece(Lane& lane, uint32_t node) {
     return TakeActivations(lane, GroupOf(lane, node));
   }
   LAMINA_ASSIGN_OR_RETURN(const size_t bytes, windows_.Take(lane, node));
-  if (int8_ != nullptr) {
-    LAMINA_RETURN_IF_ERROR(AttendInt8(lane, node));
-  } else {
-    Attend(lane, node);
-  }
+  LAMINA_RETURN_IF_ERROR(Attend(lane, node));
   telemetry::AddTo(context_.counters.kv_bytes_read, bytes);
   context_.intervals.EndIntervalOf(lane, telemetry::WorkKind::kAttend, lanes_[lane.index].layer,
                                    MemoryPeer(node), bytes);
@@ -314,27 +329,6 @@ absl::Status FetchedKv::TakeActivations(Lane& lane, Nodes nodes) {
   return absl::OkStatus();
 }
 
-void FetchedKv::CollectMade(const Stream& stream, const plan::FetchPiece& piece, bool here) {
-  positions_.clear();
-  recomputed_.clear();
-  uint32_t first_slot = 0;
-  for (uint32_t i = piece.first_run; i < piece.runs_end; ++i) {
-    uint32_t position = 0;
-    uint32_t slot = first_slot;
-    for (const plan::FetchStretch& stretch : stream.stretches[i]) {
-      if (stretch.activations && stretch.here == here) {
-        recomputed_.push_back({.first_slot = slot, .tokens = stretch.tokens});
-        for (uint32_t token = 0; token < stretch.tokens; ++token) {
-          positions_.push_back(position + token);
-        }
-      }
-      slot += stretch.activations ? stretch.tokens : 0;
-      position += stretch.tokens;
-    }
-    first_slot += stream.runs[i].filled_slots();
-  }
-}
-
 absl::Status FetchedKv::Make(const Lane& lane, Nodes nodes, size_t behind,
                              absl::Span<const uint32_t> widths) {
   const uint32_t layer = lanes_[lane.index].layer;
@@ -357,8 +351,8 @@ absl::Status FetchedKv::Make(const Lane& lane, Nodes nodes, size_t behind,
 // Into the first slots of the pieces behind, which are this side's to write: what lay there has
 // been used up, and memory nodes write none of these slots.
 absl::Status FetchedKv::Recompute(const Lane& lane, Nodes nodes) {
-  CollectMade(lanes_[lane.index].streams[nodes.first], windows_.piece(lane, nodes.first),
-              /*here=*/false);
+  StreamOf(lane, nodes.first)
+      .CollectMade(windows_.piece(lane, nodes.first), /*here=*/false, positions_, recomputed_);
   const size_t parts = nodes.end - nodes.first;
   from_.resize(positions_.size() * parts);
   for (size_t part = 0; part < parts; ++part) {
@@ -384,7 +378,7 @@ bool FetchedKv::RemakesNext(const Lane& lane, uint32_t node) const {
   if (!resident_.any() || windows_.Ended(lane, nodes.first)) {
     return false;
   }
-  const Stream& stream = lanes_[lane.index].streams[nodes.first];
+  const FetchedRuns& stream = lanes_[lane.index].streams[nodes.first];
   const plan::FetchPiece& piece =
       windows_.piece(lane, nodes.first, BehindActivations(lane, nodes.first));
   return AnyRemade(stream.runs, stream.remade_runs, piece.runs_end);
@@ -396,11 +390,11 @@ absl::Status FetchedKv::Remake(const Lane& lane, uint32_t node) {
   }
   const Nodes nodes = GroupOf(lane, node);
   LaneState& state = lanes_[lane.index];
-  Stream& stream = state.streams[nodes.first];
+  FetchedRuns& stream = state.streams[nodes.first];
   const size_t behind = BehindActivations(lane, nodes.first);
   const plan::FetchPiece& piece = windows_.piece(lane, nodes.first, behind);
   stream.remade_runs = piece.runs_end;
-  CollectMade(stream, piece, /*here=*/true);
+  stream.CollectMade(piece, /*here=*/true, positions_, recomputed_);
   from_.clear();
   size_t next = 0;
   for (uint32_t i = piece.first_run; i < piece.runs_end; ++i) {
@@ -418,106 +412,56 @@ absl::Status FetchedKv::Remake(const Lane& lane, uint32_t node) {
   return absl::OkStatus();
 }
 
-// Extents that touch are one: tiles are read whole.
-void FetchedKv::AppendExtents(const Stream& stream, uint32_t run, uint32_t recomputed_slot,
-                              uint32_t slot) {
-  const size_t first = extents_.size();
-  const auto append = [&](uint32_t from, uint32_t tokens) {
-    if (extents_.size() > first && extents_.back().first_slot + extents_.back().tokens == from) {
-      extents_.back().tokens += tokens;
-    } else if (tokens > 0) {
-      extents_.push_back({.first_slot = from, .tokens = tokens});
-    }
-  };
-  for (const plan::FetchStretch& stretch : stream.stretches[run]) {
-    if (stretch.hidden) {  // Slots that are not looked at: tokens keep their numbers.
-      append(0, stretch.tokens);
-      continue;
-    }
-    uint32_t& from = stretch.activations || stretch.here ? recomputed_slot : slot;
-    append(from, stretch.tokens);
-    from += stretch.tokens;
-  }
-  append(stream.runs[run].all_recomputed() ? recomputed_slot : slot, stream.runs[run].tokens);
+void FetchedKv::FillMade(const Lane& lane, const RunOfNode& which, const PieceRows& rows,
+                         uint32_t slot) const {
+  const FetchedRuns& stream = StreamOf(lane, which.node);
+  tokens_->Fill(lane, stream.rows[which.run],
+                {.first = stream.starts[which.run], .tokens = stream.runs[which.run].kept},
+                {.rows = rows,
+                 .piece = windows_.piece(lane, which.node),
+                 .data = reinterpret_cast<std::byte*>(windows_.elements(lane, which.node)),
+                 .slot = slot});
 }
 
-void FetchedKv::Attend(Lane& lane, uint32_t node) {
-  const Stream& stream = lanes_[lane.index].streams[node];
+absl::Status FetchedKv::Attend(Lane& lane, uint32_t node) {
+  const FetchedRuns& stream = StreamOf(lane, node);
   const plan::FetchPiece& piece = windows_.piece(lane, node);
   const PieceRows rows = windows_.RowsOf(lane, node);
-  auto* const data = reinterpret_cast<std::byte*>(windows_.elements(lane, node));
   extents_.clear();
   items_.clear();
   uint32_t recomputed = 0;
   uint32_t slot = piece.filled;
   for (uint32_t i = piece.first_run; i < piece.runs_end; ++i) {
     const plan::FetchRun& run = stream.runs[i];
-    const uint32_t row = stream.rows[i].first_row;
     const uint32_t own = run.all_recomputed() ? recomputed + run.made() : slot + run.fetched();
-    rows.Store(row, {.first_slot = own, .tokens = run.tokens});
-    if (run.kept > 0) {
-      tokens_->Fill(lane, stream.rows[i],
-                    {.rows = rows, .piece = piece, .data = data, .slot = recomputed});
+    if (run.tokens > 0) {
+      const uint32_t before_own = stream.starts[i] + run.before - stream.rows[i].first_token;
+      rows.Store(stream.rows[i].first_row + before_own, {.first_slot = own, .tokens = run.tokens});
     }
-    const auto first_extent = extents_.size();
-    AppendExtents(stream, i, recomputed, slot);
+    if (run.kept > 0) {
+      FillMade(lane, {.node = node, .run = i}, rows, recomputed);
+    }
+    const size_t first_extent = extents_.size();
+    stream.AppendExtents(i, recomputed, slot, extents_);
+    AddItems(lane, {.node = node, .run = i}, rows,
+             absl::MakeConstSpan(extents_).subspan(first_extent), items_);
     recomputed += run.filled_slots();
-    items_.push_back({.extents = absl::MakeConstSpan(extents_).subspan(first_extent),
-                      .first_position = run.before,
-                      .query_tokens = run.tokens,
-                      .q = rows.q(row),
-                      .q_stride = rows.qkv_stride(),
-                      .out = rows.out(row),
-                      .out_stride = rows.out_stride()});
     slot += run.slots();
   }
-  kernel_.Attend(rows.part(), rows.View(), items_, *scratch_, context_.pool);
+  if (!items_.empty()) {
+    kernel_.Attend(rows.part(), rows.View(), items_, *scratch_, context_.pool);
+  }
+  return absl::OkStatus();
 }
 
-// Block by block, as the memory node does with its own rows: one that the run's rows fill becomes
-// INT8 here for those behind it. Blocks that were made from token numbers have the piece's first
-// slots.
-absl::Status FetchedKv::AttendInt8(Lane& lane, uint32_t node) {
-  const Stream& stream = lanes_[lane.index].streams[node];
-  const plan::FetchPiece& piece = windows_.piece(lane, node);
-  const PieceRows rows = windows_.RowsOf(lane, node);
-  auto* const data = reinterpret_cast<std::byte*>(windows_.elements(lane, node));
-  extents_.clear();
-  extents_.reserve(2 * (piece.runs_end - piece.first_run));  // Runs point into it.
-  runs_.clear();
-  uint32_t made_slot = 0;
-  uint32_t int8_slot = piece.filled;
-  uint32_t slot = 0;
-  for (uint32_t i = piece.first_run; i < piece.runs_end; ++i) {
-    const plan::FetchRun& run = stream.runs[i];
-    const uint32_t row = stream.rows[i].first_row;
-    const uint32_t others = run.int8_slots() - run.kept;
-    const size_t first_extent = extents_.size();
-    if (run.kept > 0) {
-      tokens_->Fill(lane, stream.rows[i],
-                    {.rows = rows, .piece = piece, .data = data, .slot = made_slot});
-      extents_.push_back({.first_slot = made_slot, .tokens = run.kept});
-    }
-    if (others > 0) {
-      extents_.push_back({.first_slot = int8_slot, .tokens = others});
-    }
-    runs_.push_back({.slots = absl::MakeConstSpan(extents_).subspan(first_extent),
-                     .tail_slot = slot,
-                     .first_token = run.before,
-                     .tokens = run.tokens,
-                     .k = rows.k(row),
-                     .v = rows.v(row),
-                     .kv_stride = rows.qkv_stride(),
-                     .q = rows.q(row),
-                     .q_stride = rows.qkv_stride(),
-                     .out = rows.out(row),
-                     .out_stride = rows.out_stride()});
-    made_slot += run.kept;
-    int8_slot += others;
-    slot += run.tail_slots();
+std::unique_ptr<FetchedKv> MakeFetchedKv(const WorkerContext& context, plan::AttentionPath kind,
+                                         const kernels::AttentionKernel& kernel,
+                                         const ResidentActivations& resident,
+                                         const TokenRows* tokens) {
+  if (BySpan(context.config)) {
+    return std::make_unique<SpannedKv>(context, kind, kernel, resident, tokens);
   }
-  int8_->SetPiece(rows.part(), piece, data);
-  return int8_runs_.Run(*int8_, 0, AllHeads(rows.part()), runs_);
+  return std::make_unique<WholeKv>(context, kind, kernel, resident, tokens);
 }
 
 }  // namespace lamina::compute_node

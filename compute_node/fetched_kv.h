@@ -4,12 +4,15 @@
 // piece (plan/fetch_pieces.h). A window is a small KV arena: the kernels read it where it lies, and
 // the rows' own K and V are stored into the slots that the piece leaves for them.
 //
-// A piece holds whole sequences of some heads, so a head's outputs are complete with it, and have
-// the bits of any other path. Tokens that come as activations (fetch_splits.h), or have theirs here
-// (resident_activations.h), have their K and V made here, while the piece with the others is on its
-// way; where a layer's weights stream, before its slice can run, as soon as those that make k and v
-// are here. K and V of tokens that were made from their numbers (token_rows.h) are copied into the
-// piece that has the others.
+// What a piece holds of sequences, and how rows attend to it, are others' to say: whole_kv.h, and
+// spanned_kv.h where sequences are cut. Tokens that come as activations (fetch_splits.h), or have
+// theirs here (resident_activations.h), have their K and V made here, while the piece with the
+// others is on its way; where a layer's weights stream, before its slice can run, as soon as those
+// that make k and v are here. K and V of tokens that were made from their numbers (token_rows.h)
+// are copied into the piece that has the others.
+//
+// To add one: list in AddRun() what each memory node sends for a run, and append in AddItems() what
+// of the run attends to it.
 //
 // Where heads are spread over memory nodes (partition head) an activation comes in parts, one from
 // each, and what is made of it goes to pieces of all of them. Their pieces are of the same runs
@@ -28,34 +31,30 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "compute_node/fetch_splits.h"
-#include "compute_node/int8_window.h"
+#include "compute_node/fetched_runs.h"
 #include "compute_node/kv_recompute.h"
 #include "compute_node/lane.h"
 #include "compute_node/making_line.h"
 #include "compute_node/peers.h"
+#include "compute_node/piece_rows.h"
 #include "compute_node/piece_windows.h"
 #include "compute_node/resident_activations.h"
 #include "compute_node/step_layout.h"
 #include "compute_node/token_rows.h"
 #include "compute_node/worker_context.h"
 #include "kernels/attention.h"
-#include "kernels/int8_runs.h"
 #include "plan/fetch_pieces.h"
+#include "plan/fetch_split.h"
 
 namespace lamina::compute_node {
 
 class FetchedKv {
  public:
-  // For rows of the path `kind`, fetch or recompute. `tokens` makes K and V from token numbers;
-  // null where none are. References must outlive this.
-  FetchedKv(const WorkerContext& context, plan::AttentionPath kind,
-            const kernels::AttentionKernel& kernel, const ResidentActivations& resident,
-            const TokenRows* tokens);
-  ~FetchedKv();
+  virtual ~FetchedKv();
   FetchedKv(const FetchedKv&) = delete;
   FetchedKv& operator=(const FetchedKv&) = delete;
 
-  uint64_t buffer_bytes() const { return recompute_.bytes(); }
+  virtual uint64_t buffer_bytes() const { return recompute_.bytes(); }
 
   // Errors: as KvRecompute::Prepare(), where memory nodes keep activations of rows of the path.
   absl::Status Prepare();
@@ -64,8 +63,11 @@ class FetchedKv {
   absl::Status Apply(const plan::StepPlan& plan) { return splits_->Apply(plan); }
 
   // These rows of the lane's step attend here; each run is of one sequence.
-  // Errors: as FetchSplits::Of().
-  absl::Status BeginStep(const Lane& lane, absl::Span<const RowRun> runs);
+  // Errors: as AddRun().
+  virtual absl::Status BeginStep(const Lane& lane, absl::Span<const RowRun> runs);
+
+  // The memory nodes that send something to the lane's step.
+  std::vector<uint32_t> Senders(const Lane& lane) const;
 
   // The weights of the lane's slice are coming. Makes K and V for the next piece of one memory
   // node, if activations for it are here and WeightSource::KvHere() says that what makes them is.
@@ -85,28 +87,63 @@ class FetchedKv {
   absl::StatusOr<bool> Poll(Lane& lane);
   void AppendAwaited(const Lane& lane, std::vector<AwaitedSignal>& awaited) const;
 
+ protected:
+  // One run of what a memory node sends.
+  struct RunOfNode {
+    uint32_t node = 0;
+    uint32_t run = 0;
+  };
+
+  // For rows of the path `kind`, fetch or recompute. `tokens` makes K and V from token numbers;
+  // null where none are. `scratch` is for items of AddItems(). References must outlive this.
+  FetchedKv(const WorkerContext& context, plan::AttentionPath kind,
+            const kernels::AttentionKernel& kernel, const ResidentActivations& resident,
+            const TokenRows* tokens, std::unique_ptr<kernels::AttentionScratch> scratch);
+
+  // Calls Add() with what each memory node sends for the run.
+  // Errors: as FetchSplits::Of(); kInternal  the plan does not follow from the tables.
+  virtual absl::Status AddRun(const Lane& lane, const RowRun& run, const FetchSplits& splits) = 0;
+  // The node sends this for rows of the run, of tokens from `start` on.
+  void Add(const Lane& lane, uint32_t node, const RowRun& run, plan::FetchSplit split,
+           uint32_t start);
+
+  // Rows attend to the piece at hand, whose own K and V are stored first.
+  virtual absl::Status Attend(Lane& lane, uint32_t node);
+  // Appends what of the run attends to the piece, whose tokens lie in `extents`.
+  virtual void AddItems(Lane& lane, const RunOfNode& which, const PieceRows& rows,
+                        absl::Span<const Extent> extents,
+                        std::vector<kernels::AttentionItem>& items) = 0;
+  // All pieces of the layer have been attended.
+  virtual void EndLayer(Lane& /*lane*/) {}
+
+  // K and V of the run's first tokens, which were made from their numbers, go to the piece at hand,
+  // from this slot on.
+  void FillMade(const Lane& lane, const RunOfNode& which, const PieceRows& rows,
+                uint32_t slot) const;
+
+  const FetchedRuns& StreamOf(const Lane& lane, uint32_t node) const {
+    return lanes_[lane.index].streams[node];
+  }
+  uint32_t LayerOf(const Lane& lane) const { return lanes_[lane.index].layer; }
+  PieceWindows& windows() { return windows_; }
+
+  const WorkerContext& context_;
+
  private:
   // Memory nodes [first, end), into whose pieces K and V are made together.
   struct Nodes {
     uint32_t first = 0;
     uint32_t end = 0;
   };
-  // What one memory node sends of one lane.
-  struct Stream {
-    std::vector<RowRun> rows;
-    std::vector<plan::FetchRun> runs;                        // The step's, too.
-    std::vector<std::vector<plan::FetchStretch>> stretches;  // The tokens before each,
-    std::vector<plan::ResidentTokens> resident;              // and which have activations here.
-    uint32_t remade_runs = 0;  // Runs whose K and V have been made from these in the layer.
-  };
   struct LaneState {
     uint32_t layer = 0;
-    bool together = false;        // What the step makes goes to pieces of all memory nodes.
-    bool begun_ahead = false;     // Its pieces have been begun, but its slice has not run.
-    bool holds_weights = false;   // Those of the layer's slice.
-    uint32_t made_tokens = 0;     // The layer's, whose K and V have been made,
-    Nanos made_nanos = 0;         // and the time for it.
-    std::vector<Stream> streams;  // [memory nodes]
+    bool together = false;             // What the step makes goes to pieces of all memory nodes.
+    bool begun_ahead = false;          // Its pieces have been begun, but its slice has not run.
+    bool holds_weights = false;        // Those of the layer's slice.
+    bool ended = true;                 // All of the layer have been attended.
+    uint32_t made_tokens = 0;          // The layer's, whose K and V have been made,
+    Nanos made_nanos = 0;              // and the time for it.
+    std::vector<FetchedRuns> streams;  // [memory nodes]
   };
 
   void BeginPieces(const Lane& lane);
@@ -131,27 +168,15 @@ class FetchedKv {
   }
   // Whether K and V of the layer are still to be made, from what is here or comes.
   bool IsToMake(const Lane& lane) const;
-  // Lists the tokens of the piece's runs that are made again of activations that are here, or that
-  // have come, and where these tokens' K and V go.
-  void CollectMade(const Stream& stream, const plan::FetchPiece& piece, bool here);
-  // Makes K and V of these, from `from_`, whose parts are so wide, in the windows of pieces behind
-  // the nodes' current ones.
+  // Makes K and V of the tokens that have been listed, from `from_`, whose parts are so wide, in
+  // the windows of pieces behind the nodes' current ones.
   absl::Status Make(const Lane& lane, Nodes nodes, size_t behind,
                     absl::Span<const uint32_t> widths);
-  absl::Status TimeRecomputation();
-  void NoteMade(uint32_t tokens, Nanos spent);
-  void Attend(Lane& lane, uint32_t node);
-  absl::Status AttendInt8(Lane& lane, uint32_t node);
-  // Appends where the tokens before a run are in a piece, and its own behind them: the recomputed
-  // ones from one slot on, the others from another.
-  void AppendExtents(const Stream& stream, uint32_t run, uint32_t recomputed_slot, uint32_t slot);
 
-  const WorkerContext& context_;
   const uint32_t activation_width_;  // Elements of what some tokens come as; 0: none do.
   std::vector<uint32_t> widths_;     // [memory nodes]: elements of each one's part of that.
   const kernels::AttentionKernel& kernel_;
-  std::unique_ptr<kernels::AttentionScratch> scratch_;
-  std::unique_ptr<Int8Window> int8_;  // Where K and V come as INT8.
+  const std::unique_ptr<kernels::AttentionScratch> scratch_;
   const ResidentActivations& resident_;
   const TokenRows* const tokens_;
   KvRecompute recompute_;
@@ -165,8 +190,18 @@ class FetchedKv {
   std::vector<Extent> recomputed_;           // their slots,
   std::vector<KvRecompute::Planes> planes_;  // and the planes that have these.
   std::vector<kernels::AttentionItem> items_;
-  kernels::Int8Runs int8_runs_;
-  std::vector<kernels::Int8Run> runs_;
 };
+
+// For items of so many query tokens and tokens, of any layer: that with most to a row serves all.
+std::unique_ptr<kernels::AttentionScratch> MakePieceScratch(const WorkerContext& context,
+                                                            const kernels::AttentionKernel& kernel,
+                                                            uint32_t query_tokens, uint32_t tokens);
+
+// Over spans where the epoch's sequences are cut, else over whole ones. Arguments are those of the
+// constructor; `kernel` attends. References must outlive it.
+std::unique_ptr<FetchedKv> MakeFetchedKv(const WorkerContext& context, plan::AttentionPath kind,
+                                         const kernels::AttentionKernel& kernel,
+                                         const ResidentActivations& resident,
+                                         const TokenRows* tokens);
 
 }  // namespace lamina::compute_node

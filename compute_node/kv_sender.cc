@@ -46,6 +46,11 @@ absl::Status KvSender::Open() {
 
 absl::Status KvSender::BeginStep(const Lane& lane, absl::Span<const RowRun> runs,
                                  absl::Span<const uint32_t> also) {
+  std::vector<RowRun> cut;
+  if (BySpan(context_.config)) {
+    LAMINA_ASSIGN_OR_RETURN(cut, CutBySpan(context_.config, context_.sequences, runs));
+    runs = cut;
+  }
   std::vector<Part>& nodes = lanes_[lane.index].nodes;
   for (uint32_t node = 0; node < nodes.size(); ++node) {
     Part& part = nodes[node];

@@ -33,7 +33,7 @@ class KvSender {
   // Registers what puts are made from. Errors: the transport's, marked as its.
   absl::Status Open();
 
-  // The lane's step has these runs, each of one sequence, or of one span of it (CutBySpan()).
+  // The lane's step has these runs, each of one sequence.
   // Memory nodes `also` get windows of the step, too, without tokens if none goes there: by them
   // they learn that it has begun. Errors: kInternal  more tokens than windows have room for.
   absl::Status BeginStep(const Lane& lane, absl::Span<const RowRun> runs,

@@ -11,6 +11,7 @@
 
 #pragma once
 
+#include <memory>
 #include <vector>
 
 #include "compute_node/attention_path.h"
@@ -35,14 +36,15 @@ class TokenAttention final : public AttentionPath {
         sender_(context, plan::AttentionPath::kRecompute),
         none_resident_(context, /*arena=*/nullptr),
         tokens_(context, kernel),
-        fetched_(context, plan::AttentionPath::kRecompute, kernel, none_resident_, &tokens_) {}
+        fetched_(MakeFetchedKv(context, plan::AttentionPath::kRecompute, kernel, none_resident_,
+                               &tokens_)) {}
 
   absl::Status Prepare() override;
   uint64_t buffer_bytes() const override {
-    return sender_.bytes() + tokens_.bytes() + fetched_.buffer_bytes();
+    return sender_.bytes() + tokens_.bytes() + fetched_->buffer_bytes();
   }
   absl::Status Open() override { return sender_.Open(); }
-  absl::Status Apply(const plan::StepPlan& plan) override { return fetched_.Apply(plan); }
+  absl::Status Apply(const plan::StepPlan& plan) override { return fetched_->Apply(plan); }
   absl::Status BeginStep(Lane& lane, const PathRows& rows) override;
   absl::Status Attend(Lane& lane) override;
   bool Await(Lane& lane) override { return sender_.Await(lane); }
@@ -55,7 +57,7 @@ class TokenAttention final : public AttentionPath {
   KvSender sender_;
   const ResidentActivations none_resident_;
   TokenRows tokens_;
-  FetchedKv fetched_;
+  const std::unique_ptr<FetchedKv> fetched_;
   std::vector<RowRun> runs_;  // Runs of the step that begins.
 };
 

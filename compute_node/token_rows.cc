@@ -186,14 +186,15 @@ absl::Status TokenRows::RunLayer(LaneState& state, uint32_t layer,
   return absl::OkStatus();
 }
 
-void TokenRows::Fill(const Lane& lane, const RowRun& run, const MadeKv::Into& into) const {
+void TokenRows::Fill(const Lane& lane, const RowRun& run, const plan::TokenSpan& tokens,
+                     const MadeKv::Into& into) const {
   const LaneState& state = lanes_[lane.index];
   const auto part = std::find_if(state.parts.begin(), state.parts.end(), [&run](const Part& one) {
     return one.sequence == run.sequence && one.before == run.first_token;
   });
-  LAMINA_CHECK(part != state.parts.end());
-  kv_->Fill(state.layer, state.memory.data(), {.first_slot = part->first, .tokens = part->tokens},
-            into);
+  LAMINA_CHECK(part != state.parts.end() && tokens.first + tokens.tokens <= part->tokens);
+  kv_->Fill(state.layer, state.memory.data(),
+            {.first_slot = part->first + tokens.first, .tokens = tokens.tokens}, into);
 }
 
 // Parts of INT8 are whole blocks, and so is a block of rows but for the last one.

@@ -36,6 +36,7 @@
 #include "compute_node/worker_context.h"
 #include "kernels/arena_memory.h"
 #include "kernels/attention.h"
+#include "plan/fetch_split.h"
 #include "plan/step_plan.h"
 #include "telemetry/work_kind.h"
 
@@ -65,9 +66,10 @@ class TokenRows {
   // the slice's weights are here. Errors: those of the device.
   absl::Status Make(Lane& lane);
 
-  // Copies K and V of the run's sequence, of its first tokens, in order, in the layer of the last
-  // Make(). Requires: some are made of it.
-  void Fill(const Lane& lane, const RowRun& run, const MadeKv::Into& into) const;
+  // Copies K and V of these tokens of the run's sequence, in order, in the layer of the last
+  // Make(). Requires: they are among those of it that are made.
+  void Fill(const Lane& lane, const RowRun& run, const plan::TokenSpan& tokens,
+            const MadeKv::Into& into) const;
 
  private:
   // The first tokens of a sequence: rows, and slots, [first, first + tokens).

@@ -281,18 +281,15 @@ absl::Status CheckKeys(const ClusterConfig& config) {
                    "from 1 on");
 }
 
-// Where sequences are cut into spans, K and V of all their tokens come, and no activations.
+// Where sequences are cut into spans, rows see all of them: all tokens come, or are made again.
 absl::Status CheckFetchPartition(const ClusterConfig& config) {
-  const bool streaming = !config.fetch.streaming_heads.empty();
-  if (config.partition != Partition::kTokenRange ||
-      (config.policy == kPolicyFetchHeads && !streaming)) {
+  if (config.partition != Partition::kTokenRange || config.fetch.streaming_heads.empty()) {
     return absl::OkStatus();
   }
   return absl::UnimplementedError(absl::StrCat(
       "partition: token_range is not served by this version with policy ", config.policy,
-      streaming ? " and heads that stream" : "", "; it serves request, head and auto; set it to ",
-      "one of these, or ",
-      streaming ? "remove fetch.streaming_heads" : "policy to fetch_heads or attend_remote"));
+      " and heads that stream; it serves request, head and auto; set it to one of these, or remove "
+      "fetch.streaming_heads"));
 }
 
 // What compute nodes that name the tokens they want are not served with.

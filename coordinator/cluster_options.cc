@@ -435,9 +435,10 @@ absl::Status SettlePartition(const ClusterConfig& config, EngineOptions& options
   const bool activations = options.fetch.activation_width > 0;
   if (activations) {
     needs.slot_block = WholeSlots(options.fetch, 1);
+    const uint64_t kv = KvBytesPerToken(options.layers);
     needs.more_bytes =
-        HeadBytesBesidesKv(options.fetch, options.layers.size(), KvBytesPerToken(options.layers),
-                           options.layers[0].kv_heads);
+        HeadBytesBesidesKv(options.fetch, options.layers.size(), kv, options.layers[0].kv_heads);
+    needs.slot_bytes = SlotBytes(options.fetch, options.layers.size(), kv);
   }
   if ((activations || options.fetch.sparse_ratio > 0) && config.partition == Partition::kAuto) {
     options.partition = Partition::kRequest;

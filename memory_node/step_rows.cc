@@ -115,30 +115,6 @@ void CollectFetchedRow(const plan::SlotTables::Sequence& sequence, uint32_t posi
       {.sequence = &sequence, .run = {.before = position, .tokens = 1}, .slots = {}, .unseen = 0});
 }
 
-// Partition token_range: what of the runs is of spans that lie here, span by span.
-std::vector<FetchedRun> CutBySpan(const plan::EpochConfig& config,
-                                  const std::vector<FetchedRun>& runs) {
-  std::vector<FetchedRun> cut;
-  for (const FetchedRun& whole : runs) {
-    const plan::SlotTables::Sequence& sequence = *whole.sequence;
-    for (const plan::SlotTables::Span& span : sequence.spans) {
-      const plan::TokenSpan tokens{.first = span.index * config.span_tokens,
-                                   .tokens = config.span_tokens};
-      if (tokens.first >= whole.run.before + whole.run.tokens) {
-        break;
-      }
-      const plan::FetchSplit split =
-          plan::SplitBySpan(whole.run.before, whole.run.tokens,
-                            plan::HiddenOf(config, sequence.path, sequence.released), tokens);
-      cut.push_back({.sequence = &sequence,
-                     .run = split.run,
-                     .slots = plan::SlotsOf(split, span.extents, plan::SlotKinds()),
-                     .unseen = 0});
-    }
-  }
-  return cut;
-}
-
 // Whether the compute node makes K and V of some tokens of the path from their numbers.
 bool MakesFromTokens(const plan::EpochConfig& config, plan::AttentionPath path) {
   return path == plan::AttentionPath::kRecompute && config.made_tokens_max > 0;
@@ -160,6 +136,42 @@ void SplitRun(const plan::EpochConfig& config, const plan::StepPlan& plan, Fetch
   fetched.run = split.run;
   fetched.slots = plan::SlotsOf(split, sequence.extents, kinds);
   fetched.unseen = std::min(sequence.released, fetched.run.before) - fetched.run.hidden;
+}
+
+// As above, of what of the run is of a span that lies here.
+FetchedRun SplitSpan(const plan::EpochConfig& config, const plan::StepPlan& plan,
+                     const FetchedRun& whole, const plan::SlotTables::Span& span) {
+  const plan::SlotTables::Sequence& sequence = *whole.sequence;
+  const plan::SlotKinds kinds(config.activation_share);
+  const plan::TokenSpan tokens = plan::SpanAt(config, span.index);
+  const uint32_t hidden = plan::HiddenOf(config, sequence.path, sequence.released);
+  const plan::FetchSplit split =
+      kinds.share() > 0 ? plan::SplitSlotsBySpan(whole.run.before, whole.run.tokens, sequence,
+                                                 kinds, tokens, span.extents)
+      : MakesFromTokens(config, sequence.path)
+          ? plan::SplitTokensBySpan(whole.run.before, whole.run.tokens, plan.recomputed, hidden,
+                                    tokens)
+          : plan::SplitBySpan(whole.run.before, whole.run.tokens, hidden, tokens, plan.recomputed,
+                              sequence.bare, sequence.resident);
+  return {.sequence = &sequence,
+          .run = split.run,
+          .slots = plan::SlotsOf(split, span.extents, kinds),
+          .unseen = 0};
+}
+
+// Partition token_range: what of the runs is of spans that lie here, span by span.
+std::vector<FetchedRun> CutBySpan(const plan::EpochConfig& config, const plan::StepPlan& plan,
+                                  const std::vector<FetchedRun>& runs) {
+  std::vector<FetchedRun> cut;
+  for (const FetchedRun& whole : runs) {
+    for (const plan::SlotTables::Span& span : whole.sequence->spans) {
+      if (plan::SpanAt(config, span.index).first >= whole.run.before + whole.run.tokens) {
+        break;
+      }
+      cut.push_back(SplitSpan(config, plan, whole, span));
+    }
+  }
+  return cut;
 }
 
 }  // namespace
@@ -216,6 +228,9 @@ absl::Status CollectRows(const plan::EpochConfig& config, const plan::SlotTables
         TakeForm(config, *sequence, lane.rows.empty() && lane.chunks.empty(), lane));
     LAMINA_ASSIGN_OR_RETURN(std::vector<Extent> slots,
                             tables.SlotsOf(*sequence, chunk.first_token, chunk.tokens));
+    if (slots.empty()) {
+      continue;  // All of it is of spans on other nodes.
+    }
     LAMINA_RETURN_IF_ERROR(CollectTokens(config, sequence->path, std::move(slots), lane));
     lane.chunks.back().sequence = sequence;
     lane.chunks.back().first_token = chunk.first_token;
@@ -239,7 +254,7 @@ absl::Status CollectRows(const plan::EpochConfig& config, const plan::SlotTables
         "addition to K and V, and makes none from token numbers");
   }
   if (by_span) {
-    lane.fetched = CutBySpan(config, lane.fetched);
+    lane.fetched = CutBySpan(config, plan, lane.fetched);
   } else {
     for (FetchedRun& fetched : lane.fetched) {
       SplitRun(config, plan, fetched);

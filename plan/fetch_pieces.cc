@@ -196,7 +196,8 @@ uint32_t RunTokensMax(const EpochConfig& config) {
 }
 
 bool ServesSpans(AttentionPaths paths) {
-  const AttentionPaths served = {AttentionPath::kRemote, AttentionPath::kFetch};
+  const AttentionPaths served = {AttentionPath::kRemote, AttentionPath::kFetch,
+                                 AttentionPath::kRecompute};
   return (paths.bits() & ~served.bits()) == 0;
 }
 
@@ -209,15 +210,11 @@ absl::Status CheckFetch(const EpochConfig& config) {
         absl::StrCat("the configuration of epoch ", config.epoch, " fetches K and V to ",
                      config.compute_nodes.size(), " compute nodes; this version serves one"));
   }
-  if (config.partition == Partition::kTokenRange &&
-      (!ServesSpans(config.attention_paths) || config.activation_width > 0 ||
-       config.made_tokens_max > 0)) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "the configuration of epoch ", config.epoch, " has spans of sequences with paths ",
-        config.attention_paths.bits(), ", activations of ", config.activation_width,
-        " elements and K and V of ", config.made_tokens_max,
-        " tokens made from their numbers; of paths that fetch this version serves path fetch "
-        "there, and makes nothing"));
+  if (config.partition == Partition::kTokenRange && !ServesSpans(config.attention_paths)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the configuration of epoch ", config.epoch,
+                     " has spans of sequences with paths ", config.attention_paths.bits(),
+                     "; of paths that fetch this version serves fetch and recompute there"));
   }
   if (config.activation_share > SlotKinds::kUnit ||
       (config.activation_share > 0 && config.activation_width == 0)) {

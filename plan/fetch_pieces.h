@@ -228,13 +228,12 @@ uint32_t RunTokensMax(const EpochConfig& config);
 bool ServesSpans(AttentionPaths paths);
 
 // Errors: kInvalidArgument  path fetch with several compute nodes; partition token_range with paths
-//                           that are not served with it, activations, or K and V from token
-//                           numbers; windows in which one KV head of the longest sequence, or span,
-//                           does not fit, or as many as the epoch fixes, or where activations are
-//                           kept all: says how many bytes would do; activations of fewer elements
-//                           than there are KV heads with partition head, or any with INT8; path
-//                           recompute without activations in addition to K and V, or token numbers
-//                           to make K and V from; activations that
+//                           that are not served with it; windows in which one KV head of the
+//                           longest sequence, or span, does not fit, or as many as the epoch fixes,
+//                           or where activations are kept all: says how many bytes would do;
+//                           activations of fewer elements than there are KV heads with partition
+//                           head, or any with INT8; path recompute without activations in addition
+//                           to K and V, or token numbers to make K and V from; activations that
 //                           stay on the compute node where nothing is made of them; K and V from
 //                           token numbers without path recompute, or with activations.
 absl::Status CheckFetch(const EpochConfig& config);

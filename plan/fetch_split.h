@@ -18,7 +18,10 @@
 // nothing of them comes, and they are neither counted nor made again.
 //
 // Where sequences are cut into spans, what of a run is of a span is a run of its own, with tokens
-// counted from the span's first one: those of the other spans come from elsewhere.
+// counted from the span's first one: those of the other spans come from elsewhere. How many are
+// made again is settled for the whole run. The first tokens of it are made from their numbers, and
+// those that have activations on the compute node come first as ever; but what comes as activations
+// is spread over the spans, so that each memory node sends its part of it.
 //
 // Threading: plain values.   Allocation: the lists.
 
@@ -73,10 +76,23 @@ struct TokenSpan {
   uint32_t first = 0;
   uint32_t tokens = 0;
 };
+// Requires: partition token_range.
+inline TokenSpan SpanAt(const EpochConfig& config, uint32_t index) {
+  return {.first = index * config.span_tokens, .tokens = config.span_tokens};
+}
 
-// What of the tokens before a run, and of the run's own, is of the span: K and V come of all that
-// have slots. The first `released` tokens of the sequence have none.
-FetchSplit SplitBySpan(uint32_t before, uint32_t tokens, uint32_t released, const TokenSpan& span);
+// What of the tokens before a run, and of the run's own, is of the span. The first `released`
+// tokens of the sequence have no slots. K and V of `share` kRecomputeUnit-ths of the others are
+// made again, as with SplitByShare(): of those that are `resident`, wherever they lie, and as far
+// as these are fewer, of as large a part of the others behind `bare` in each span, in whole tiles.
+// All before the run that a span has are not cut to tiles.
+FetchSplit SplitBySpan(uint32_t before, uint32_t tokens, uint32_t released, const TokenSpan& span,
+                       uint32_t share = 0, uint32_t bare = 0, const ResidentTokens& resident = {});
+
+// As SplitBySlots(), of the tokens of the span, whose slots are `extents`.
+FetchSplit SplitSlotsBySpan(uint32_t before, uint32_t tokens, const SlotTables::Sequence& sequence,
+                            SlotKinds kinds, const TokenSpan& span,
+                            absl::Span<const Extent> extents);
 
 // How many of the first `before` tokens have K and V made from token numbers: `share`
 // kRecomputeUnit-ths of them, in whole tiles, or where K and V are INT8 in whole closed blocks.
@@ -87,6 +103,9 @@ uint32_t MadeFromTokens(uint32_t before, uint32_t share, uint32_t released,
 // K and V of the first MadeFromTokens() are made, and kept for the step (FetchRun::kept).
 FetchSplit SplitByTokens(uint32_t before, uint32_t tokens, uint32_t share, uint32_t released,
                          KvForm form = KvForm::kBF16);
+// As above, of the tokens of the span.
+FetchSplit SplitTokensBySpan(uint32_t before, uint32_t tokens, uint32_t share, uint32_t released,
+                             const TokenSpan& span);
 
 // How many of a sequence's first tokens do not come by the path, where `released` of them have no
 // slots. Tokens that are chosen, heads that stream and INT8 have rules of their own: 0 there.

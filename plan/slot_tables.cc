@@ -223,7 +223,7 @@ absl::Status SlotTables::Apply(const SlotAllocation& allocation) {
   if (found == sequences_.end()) {
     return absl::OkStatus();  // The sequence is another node's.
   }
-  if (!spans() || allocation.memory_node == options_.node) {
+  if (!spans() || Keeps(allocation)) {
     LAMINA_RETURN_IF_ERROR(CheckExtent(allocation.extent, SlotsOfPath(found->second.path)));
   }
   if (spans()) {
@@ -248,7 +248,7 @@ absl::Status SlotTables::CheckExtent(const Extent& extent, uint32_t slots) const
   return absl::OkStatus();
 }
 
-// Every node counts all tokens of every sequence, and keeps the slots of its own spans.
+// Every node counts all tokens of every sequence, and keeps the slots of its own spans, or of all.
 absl::Status SlotTables::AllocateToSpan(Sequence& sequence,
                                         const SlotAllocation& allocation) const {
   const uint32_t index = sequence.tokens / options_.span_tokens;
@@ -258,7 +258,7 @@ absl::Status SlotTables::AllocateToSpan(Sequence& sequence,
         allocation.extent.tokens, "), across the border of spans of ", options_.span_tokens));
   }
   sequence.tokens += allocation.extent.tokens;
-  if (allocation.memory_node != options_.node) {
+  if (!Keeps(allocation)) {
     return absl::OkStatus();
   }
   if (sequence.spans.empty() || sequence.spans.back().index != index) {

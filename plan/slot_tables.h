@@ -45,6 +45,8 @@ class SlotTables {
     uint32_t span_tokens = 0;
     // Every sequence has K and V here, all or some; else those whose join names this node.
     bool holds_all = false;
+    // With spans: slots on other nodes are kept too, for who reads those of all.
+    bool all_spans = false;
     // Where slots are INT8: sequences whose open block has a tail of its own. 0: none has.
     uint32_t tails = 0;
     // Path remote_int8: slots of an arena of its own; of the other paths no sequence has a tail.
@@ -66,8 +68,9 @@ class SlotTables {
     AttentionPath path = AttentionPath::kRemote;  // By which its rows attend.
     uint32_t bare = 0;                            // SequenceJoin::bare_tokens
     ResidentTokens resident = {};                 // SequenceJoin::resident
-    std::vector<Span> spans;  // With spans, in place of `extents`: those that lie here.
-    uint32_t tail = 0;        // Which of the tails is its own, if it has one.
+    // With spans, in place of `extents`: those that lie here, or all of them, in order.
+    std::vector<Span> spans;
+    uint32_t tail = 0;  // Which of the tails is its own, if it has one.
   };
 
   // `kept`: tails that were there before, options.tails of them, of which no sequence has joined.
@@ -132,6 +135,10 @@ class SlotTables {
   // How many there are for this path.
   uint32_t SlotsOfPath(AttentionPath path) const {
     return IsApart(path) ? options_.int8_slots : options_.slots;
+  }
+  // Where spans lie on nodes: whether these slots are kept here.
+  bool Keeps(const SlotAllocation& allocation) const {
+    return options_.all_spans || allocation.memory_node == options_.node;
   }
   bool IsHere(const SequenceJoin& join) const {
     return options_.holds_all || join.memory_node == options_.node;

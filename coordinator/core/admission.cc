@@ -345,20 +345,24 @@ std::vector<HeldExtent> Admission::ShareSpan(Sequence& sequence, uint32_t lane, 
 
 // The first tokens that it computes itself, as many as its share has room for; those that it found
 // were another one's, whose activations are gone. Short ones take a whole share too, since what is
-// free between smaller ones would have room for nobody. None, while the places of those that have
-// left other lanes are not free yet.
+// free between smaller ones would have room for nobody. None of a part that is kept behind missing
+// tokens, or behind that. None, while the places of those that have left other lanes are not free
+// yet.
 plan::ResidentTokens Admission::TakeResident(const Sequence& sequence) {
-  const uint32_t computed =
-      sequence.slots_max() - std::min(sequence.slots_max(), sequence.chunked_tokens);
+  const uint32_t first = sequence.chunked_tokens;
+  uint32_t end = sequence.slots_max();
+  if (options_.span_tokens > 0) {
+    const uint32_t part = places_.kept.EndOfMissing(sequence, first);
+    end = part < sequence.tokens() ? std::min(part, end) : end;
+  }
+  const uint32_t computed = end - std::min(end, first);
   const uint32_t tokens = std::min(options_.ResidentOfEach(), computed);
   if (tokens == 0 || sequence.path != options_.resident_path) {
     return {};
   }
   const std::optional<uint32_t> place =
       places_.borders.TakeResident(sequence.lane, options_.ResidentOfEach());
-  return place.has_value() ? plan::ResidentTokens{.first = sequence.chunked_tokens,
-                                                  .tokens = tokens,
-                                                  .place = *place}
+  return place.has_value() ? plan::ResidentTokens{.first = first, .tokens = tokens, .place = *place}
                            : plan::ResidentTokens();
 }
 

@@ -101,6 +101,7 @@ void KeptSequences::Save(const Sequence& sequence) {
   for (Part& part : entry->second) {
     const uint32_t span = cuts() ? part.first / span_tokens_ : 0;
     const uint32_t skip = cuts() ? 0 : part.first;
+    part.bare = sequence.held->BareIn(part.first, part.tokens);
     part.slots = SlotsBehind(kv_.directory().ExtentsOf(HeldSpan(sequence.request.id, span)), skip,
                              part.tokens);
   }
@@ -129,10 +130,7 @@ KeptSequences::Parts KeptSequences::OpenBlockOf(const Sequence& sequence, uint32
   if (tokens == 0) {
     return {};
   }
-  return {{.first = first,
-           .tokens = tokens,
-           .node = sequence.node,
-           .bare = sequence.held->BareIn(first, tokens)}};
+  return {{.first = first, .tokens = tokens, .node = sequence.node}};
 }
 
 void KeptSequences::Restore(const std::vector<std::optional<uint32_t>>& nodes) {

@@ -6,7 +6,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
 #include "common/check.h"
+#include "common/extent.h"
 #include "plan/slot_kinds.h"
 
 namespace lamina::core {
@@ -14,6 +16,33 @@ namespace {
 
 // It would have ended before the move pays.
 constexpr uint32_t kTokensLeftMin = 8;
+
+// Consecutive tokens that have their slots on one node, from the first one on.
+struct LyingTokens {
+  uint32_t first = 0;
+  absl::Span<const Extent> extents;
+};
+
+// Counts them by what they are held as, and which of them have places on the compute node.
+void AddSlots(uint32_t activation_share, const LyingTokens& lying, const plan::ResidentTokens& kept,
+              PackedRow& row) {
+  const plan::SlotKinds kinds(activation_share);
+  const auto activations_in = [&kinds](uint32_t first_slot, uint32_t slots) {
+    return kinds.ActivationsOf(first_slot + slots) - kinds.ActivationsOf(first_slot);
+  };
+  uint32_t token = lying.first;  // The first one of the extent.
+  for (const Extent& extent : lying.extents) {
+    const uint32_t end = token + extent.tokens;
+    const uint32_t first = std::clamp(kept.first, token, end);
+    const uint32_t placed = std::clamp(kept.first + kept.tokens, first, end) - first;
+    const uint32_t activations = activations_in(extent.first_slot, extent.tokens);
+    const uint32_t resident = activations_in(extent.first_slot + (first - token), placed);
+    row.activations += activations - resident;
+    row.kv += extent.tokens - activations;
+    row.resident += resident;
+    token = end;
+  }
+}
 
 }  // namespace
 
@@ -184,28 +213,24 @@ void LaneBalance::EvenOut(plan::AttentionPath path, uint32_t group) {
 }
 
 // What of a sequence is held as which kind follows from its slots, and which activations stay from
-// its places; none is cut where slots are of two kinds. One that has come into its lane has a row
-// there before it may change again, so that everyone gets on whatever a strategy says.
+// its places. One that has come into its lane has a row there before it may change again, so that
+// everyone gets on whatever a strategy says.
 PackedRow LaneBalance::RowOf(const Sequence& sequence) const {
-  const OpenSpan& span = *sequence.held->last;
-  const plan::SlotKinds kinds(options_.memory_nodes[KvDirectory::NodeOf(span)].activation_share);
-  const auto activations_in = [&kinds](uint32_t first_slot, uint32_t slots) {
-    return kinds.ActivationsOf(first_slot + slots) - kinds.ActivationsOf(first_slot);
-  };
-  const plan::ResidentTokens& kept = sequence.resident;
   PackedRow row{.may_move = MayMove(sequence) && sequence.last_step > 0};
-  uint32_t token = sequence.held->released;  // The first one of the extent.
-  for (const Extent& extent : KvDirectory::ExtentsOf(span)) {
-    const uint32_t end = token + extent.tokens;
-    const uint32_t first = std::clamp(kept.first, token, end);
-    const uint32_t placed = std::clamp(kept.first + kept.tokens, first, end) - first;
-    const uint32_t activations = activations_in(extent.first_slot, extent.tokens);
-    const uint32_t resident = activations_in(extent.first_slot + (first - token), placed);
-    row.activations += activations - resident;
-    row.kv += extent.tokens - activations;
-    row.resident += resident;
-    token = end;
+  if (options_.span_tokens == 0) {
+    const OpenSpan& span = *sequence.held->last;
+    AddSlots(options_.memory_nodes[KvDirectory::NodeOf(span)].activation_share,
+             {.first = sequence.held->released, .extents = KvDirectory::ExtentsOf(span)},
+             sequence.resident, row);
+    return row;
   }
+  uint32_t index = 0;
+  kv_.VisitSpans(sequence.request.id, [&](const SequenceKv::Span& span) {
+    AddSlots(options_.memory_nodes[span.node].activation_share,
+             {.first = span.first + (span.tokens - span.slots),
+              .extents = kv_.directory().ExtentsOf(HeldSpan(sequence.request.id, index++))},
+             sequence.resident, row);
+  });
   return row;
 }
 

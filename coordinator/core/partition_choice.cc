@@ -40,10 +40,12 @@ absl::Status CheckWholeSequences(const PartitionNeeds& needs) {
 absl::Status CheckTokenRanges(const PartitionNeeds& needs) {
   std::vector<MemoryNodeShare> shares;
   for (const HeadNode& node : needs.nodes) {
+    const uint64_t slots = needs.slot_bytes > 0
+                               ? node.capacity_bytes / needs.slot_bytes
+                               : needs.layout.SlotsIn(node.capacity_bytes, needs.layers);
     shares.push_back(
         {.name = node.name,
-         .slots = static_cast<uint32_t>(std::min<uint64_t>(
-             needs.layout.SlotsIn(node.capacity_bytes, needs.layers), uint64_t{1} << 31))});
+         .slots = static_cast<uint32_t>(std::min<uint64_t>(slots, uint64_t{1} << 31))});
   }
   const uint32_t span_tokens = SpanTokensFor(needs.sequence_tokens_max);
   return CheckSpans(shares, span_tokens, SlotsOfLongest(needs, span_tokens));

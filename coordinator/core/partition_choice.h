@@ -28,6 +28,8 @@ struct PartitionNeeds {
   // besides K and V.
   uint32_t slot_block = 1;
   uint64_t more_bytes = 0;
+  // Partition token_range: what a slot takes where that is more than K and V. 0: these alone.
+  uint64_t slot_bytes = 0;
 };
 
 // Whether that partition can be served. kAuto: whether any can.

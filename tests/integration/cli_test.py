@@ -337,7 +337,7 @@ class ConfigTest(unittest.TestCase):
         self.assertIn("did you mean 'policy'?", result.stderr)
 
     def test_what_is_not_served_says_what_is(self):
-        result = self.config(cluster_file(policy="fetch_recompute", partition="token_range"))
+        result = self.config(cluster_file(policy="fetch_heads", partition="token_range", fetch={"streaming_heads": "heads.json"}))
         self.assertEqual(result.returncode, 1)
         self.assertIn("it serves request, head and auto", result.stderr)
 

@@ -140,8 +140,30 @@ inline const std::vector<ClusterMode>& ClusterModes() {
          options.partition = Partition::kHead;
        }},
       // Each memory node sends the spans that it has.
-      {"fetch_heads_by_span", [](LocalClusterOptions& options) {
+      {"fetch_heads_by_span",
+       [](LocalClusterOptions& options) {
          options.fetch_bytes = 2 << 20;
+         options.partition = Partition::kTokenRange;
+       }},
+      // It has the activations of these, of which those of some tokens stay.
+      {"fetch_recompute_by_span",
+       [](LocalClusterOptions& options) {
+         options.fetch_bytes = 8 << 20;
+         options.recompute_percent = 60;
+         options.resident_bytes = 512 << 10;
+         options.partition = Partition::kTokenRange;
+       }},
+      {"fetch_recompute_from_tokens_by_span",
+       [](LocalClusterOptions& options) {
+         options.fetch_bytes = 2 << 20;
+         options.recompute_percent = 80;
+         options.recompute = RecomputeFrom::kTokens;
+         options.partition = Partition::kTokenRange;
+       }},
+      {"fetch_hybrid_by_span", [](LocalClusterOptions& options) {
+         options.fetch_bytes = 8 << 20;
+         options.activation_percent = 60;
+         options.resident_bytes = 512 << 10;
          options.partition = Partition::kTokenRange;
        }}};
   return modes;

@@ -121,6 +121,22 @@ class FetchPolicyTest(unittest.TestCase):
             self.assertIn("token_range: spans of 256 tokens over 2 memory nodes", cluster.status()["partition"])
             self.check_kill(cluster)
 
+    def test_what_spans_have_is_made_again(self):
+        expected = self.expected()
+        cut = {"memory_nodes": 2, "transport": ["ucx"], "partition": "token_range"}
+        recompute = recomputing(60, limits={**short_model.LONG, "running_max": 8})
+        recompute["fetch"]["resident"] = "8MiB"
+        with harness.Cluster(**cut, **recompute) as cluster:
+            harness.require_same_answer(self, answers(self, cluster), expected)
+            self.assertIn("token_range: spans of 256 tokens over 2 memory nodes", cluster.status()["partition"])
+            self.check_kill(cluster)
+        tokens = {"policy": "fetch_recompute", "fetch": {"window": "1MiB", "recompute": "tokens", "recompute_percent": 80}}
+        with harness.Cluster(**cut, **tokens, limits=short_model.LONG) as cluster:
+            harness.require_same_answer(self, answers(self, cluster), expected)
+        with harness.Cluster(**cut, **hybrid(50, limits=short_model.LONG)) as cluster:
+            harness.require_same_answer(self, answers(self, cluster), expected)
+            self.check_kill(cluster)
+
     def test_tokens_that_stay_are_named_to_all_nodes_that_share_heads(self):
         stays = {"policy": "fetch_heads", "fetch": {"window": "16MiB", "resident": "600KiB"}, "limits": short_model.LONG}
         with harness.Cluster(memory_nodes=2, transport=["ucx"], partition="head", **stays) as cluster:
@@ -255,10 +271,10 @@ class FetchPolicyTest(unittest.TestCase):
             ({"fetch": {"heads": 0}}, "fetch.heads: 0 KV heads cannot come together"),
             ({"fetch": {"resident": "1MiB"}, "partition": "token_range"}, "with policy fetch_heads and fetch.resident; set it to request, head or auto"),
             ({"policy": "fetch_recompute", "fetch": {"heads": 1}}, "fetch.heads: says how many KV heads come together"),
-            ({**hybrid(10), "partition": "token_range"}, "token_range is not served by this version with policy fetch_hybrid"),
             (hybrid(101), "fetch.activation_percent: 101 is no number from 0 to 100"),
             ({"fetch": {"activation_percent": 10}}, "how many tokens are held as activations, and the policy is fetch_heads"),
-            ({**recomputing(10), "partition": "token_range"}, "token_range is not served by this version with policy fetch_recompute"),
+            ({"policy": "fetch_sparse", "fetch": {"sparse": "local"}, "partition": "token_range"},
+             "token_range is not served by this version with policy fetch_sparse"),
             (recomputing(101), "fetch.recompute_percent: 101 is no number from 0 to 100"),
             ({"policy": "fetch_recompute", "fetch": {"recompute": "tokens", "resident": "1MiB"}}, "fetch.resident: is for activations, and with fetch.recompute tokens there are none"),
             ({"policy": "attend_remote"}, "fetch: says how K and V are fetched, and the policy is attend_remote"),

@@ -370,9 +370,27 @@ TEST_P(SurvivorsTest, NothingOfThemIsComputedAgain) {
 INSTANTIATE_TEST_SUITE_P(Modes, SurvivorsTest, ::testing::Range(size_t{0}, ClusterModes().size()),
                          [](const auto& tested) { return ClusterModes()[tested.param].name; });
 
-// Sequences of three spans each, over three memory nodes, in so many lanes, which attend there or
-// at the compute node, with windows of so many bytes.
-class CutSequencesTest : public ::testing::TestWithParam<std::tuple<uint32_t, uint64_t>> {
+// Who attends to cut sequences, and what comes for it.
+const std::vector<ClusterMode>& CutModes() {
+  static const std::vector<ClusterMode> modes = {
+      {"attend_remote", [](LocalClusterOptions&) {}},
+      {"fetch_heads", [](LocalClusterOptions& options) { options.fetch_bytes = 2 << 20; }},
+      {"fetch_recompute",
+       [](LocalClusterOptions& options) {
+         options.fetch_bytes = 8 << 20;
+         options.recompute_percent = 60;
+         options.resident_bytes = 4 << 20;
+       }},
+      {"fetch_hybrid", [](LocalClusterOptions& options) {
+         options.fetch_bytes = 8 << 20;
+         options.activation_percent = 60;
+         options.resident_bytes = 4 << 20;
+       }}};
+  return modes;
+}
+
+// Sequences of three spans each, over three memory nodes, in so many lanes, in one of these modes.
+class CutSequencesTest : public ::testing::TestWithParam<std::tuple<uint32_t, size_t>> {
  protected:
   void SetUp() override { Make(/*keeps=*/true); }
 
@@ -380,7 +398,9 @@ class CutSequencesTest : public ::testing::TestWithParam<std::tuple<uint32_t, ui
     LocalClusterOptions options = Base();
     options.partition = Partition::kTokenRange;
     options.memory_nodes = 3;
-    std::tie(options.lanes, options.fetch_bytes) = GetParam();
+    const auto& [lanes, mode] = GetParam();
+    options.lanes = lanes;
+    CutModes()[mode].apply(options);
     options.prefix_cache = keeps;
     specs_.clear();
     cluster_ = MakeCluster(options);
@@ -490,7 +510,11 @@ TEST_P(CutSequencesTest, ANodeThatComesBackEmptyIsFilledAgain) {
 
 INSTANTIATE_TEST_SUITE_P(Lanes, CutSequencesTest,
                          ::testing::Combine(::testing::Values(1u, 2u),
-                                            ::testing::Values(uint64_t{0}, uint64_t{2} << 20)));
+                                            ::testing::Range(size_t{0}, CutModes().size())),
+                         [](const auto& tested) {
+                           return absl::StrCat(CutModes()[std::get<1>(tested.param)].name, "_",
+                                               std::get<0>(tested.param), "_lanes");
+                         });
 
 // Prompts of several spans over three memory nodes: turns find what earlier ones left, wherever it
 // lies, and have the bits that they have where nothing is kept. With slots for little more than

@@ -121,6 +121,15 @@ TEST_F(LocalClusterWindowsTest, FetchedKvDoesNotShow) {
   options.slots = 512;
   options.memory_nodes = 3;
   ExpectKeptBits("policy fetch_heads, spans", options);
+  options.recompute_percent = 40;
+  ExpectKeptBits("policy fetch_recompute, spans", options);
+  options.recompute = RecomputeFrom::kTokens;
+  ExpectKeptBits("policy fetch_recompute from token numbers, spans", options);
+  options.recompute_percent.reset();
+  options.activation_percent = 60;
+  options.fetch_bytes = 4 << 20;
+  options.slots = 1024;  // An activation may take more than K and V.
+  ExpectKeptBits("policy fetch_hybrid, spans", options);
 }
 
 // What is left of a sequence whose slots came free is no prefix: it is computed anew from its

@@ -178,8 +178,8 @@ class PoliciesTest(unittest.TestCase):
             path = Path(directory) / "cluster.yaml"
             for keys, words in (({"policies": ["attend_remote", "local"]}, "policies: local cannot be one of several"),
                                 ({"policies": ["attend_remote", "fetch_hybrid"]}, "activations in place of K and V"),
-                                ({"policies": ["attend_remote", "fetch_recompute"], "partition": "token_range"},
-                                 "policies has fetch_recompute")):
+                                ({"policies": ["attend_remote", "fetch_sparse"], "partition": "token_range"},
+                                 "policies has fetch_sparse")):
                 path.write_text(harness.cluster_file(**keys))
                 result = harness.run("--cluster", path, program="lamina-coordinator")
                 self.assertEqual(result.returncode, 1)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Some 13,300 worlds of a dozen kinds, hundreds of seeds of each: every client sees exactly its
+// Some 14,100 worlds of a dozen kinds, hundreds of seeds of each: every client sees exactly its
 // tokens, every slot has one owner, everything ends. On a failure the message names the seed to
 // replay; the test's options say which words go with it. night.py runs many more of them.
 
@@ -360,6 +360,31 @@ TEST(SchedulerSimTest, EveryClientSeesItsTokensWhereSequencesAreCut) {
     EXPECT_GT(reach.epochs, 1000);
     EXPECT_GT(reach.cancels, 100);
   }
+}
+
+// Cut sequences have paths: activations that are asked for are there, also of parts that were kept
+// behind tokens that are missing, and those that stay are of tokens that the sequence computes.
+TEST(SchedulerSimTest, EveryClientSeesItsTokensWhereCutSequencesHavePaths) {
+  SimReach reach;
+  for (uint64_t seed = 1; seed <= 2 * kSeeds; ++seed) {
+    const SimReport report = SimWorld({.seed = seed,
+                                       .prefix_cache = seed % 4 != 0,
+                                       .windows = seed % 5 == 0,
+                                       .beams = seed % 7 == 0,
+                                       .paths = true,
+                                       .spans = true})
+                                 .Run();
+    ASSERT_EQ(report.failure, "") << HowToReplay(seed, report);
+    reach.Add(report.reach);
+  }
+  std::cout << 2 * kSeeds << " seeds: " << reach.ToString() << "\n";
+
+  EXPECT_GT(reach.path_changes, 500);
+  EXPECT_GT(reach.fetch_placed, 20);
+  EXPECT_GT(reach.bare_joins, 20);
+  EXPECT_GT(reach.kept_behind_holes, 100);
+  EXPECT_GT(reach.tokens_kept, 500);
+  EXPECT_GT(reach.epochs, 500);
 }
 
 // Requests have salts: no row reads what was stored for a request with another one, be it in slots,

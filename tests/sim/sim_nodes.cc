@@ -345,10 +345,13 @@ void SimNodes::StartRow(Entry& entry, const plan::DecodeRow& row) {
     Fail(absl::StrCat("the row of sequence ", row.sequence, " at ", row.position,
                       " does not continue the one before"));
   }
+  // Tokens [chunk_started, position) are left out.
   if (const plan::ResidentTokens& resident = entry.join.resident;
-      entry.chunk_started == 0 && resident.tokens > 0 && resident.first < row.position) {
+      resident.tokens > 0 && std::max(resident.first, entry.chunk_started) <
+                                 std::min(resident.first + resident.tokens, row.position)) {
     Fail(absl::StrCat("sequence ", row.sequence, " computes tokens from ", row.position,
-                      " on, and activations from ", resident.first, " on are said to stay"));
+                      " on, and activations of ", resident.tokens, " from ", resident.first,
+                      " on are said to stay"));
   }
   entry.chunk_started = row.position + 1;
 }

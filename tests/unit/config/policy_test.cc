@@ -207,6 +207,7 @@ TEST(PolicyTest, RecomputationIsFromTokenNumbersWhereTheFileSaysSo) {
   EXPECT_FALSE(activations->RecomputesFromTokens());
   EXPECT_THAT(ToYaml(*activations), ::testing::Not(HasSubstr("recompute:")));
   EXPECT_TRUE(Parse(kTokens, {"partition=head", "fetch.recompute_percent=25"}).ok());
+  EXPECT_TRUE(Parse(kTokens, {"partition=token_range"}).ok());
   EXPECT_TRUE(Parse(kTokens, {"kv=int8", "fetch.recompute_percent=25"}).ok());
 }
 
@@ -226,7 +227,6 @@ INSTANTIATE_TEST_SUITE_P(
         Contradiction{"fetch={recompute_tokens_max: 64}", "set fetch.recompute to tokens"},
         Contradiction{"fetch.recompute_percent=101", "fetch.recompute_percent: 101 is no number"},
         Contradiction{"fetch.resident=1MiB", "fetch.resident: is for activations"},
-        Contradiction{"partition=token_range", "token_range is not served by this version"},
         Contradiction{"policy=fetch_heads", "fetch.recompute: says from what K and V are made"},
         Contradiction{"policy=auto", "nor does it weigh what resident saves"},
         Contradiction{"compute.1={name: c1}", "compute: 2 nodes are not served by this version"}));
@@ -238,7 +238,9 @@ TEST(PolicyTest, AStoreDoesNotAttend) {
               AllOf(HasSubstr("memory.0.attend: false makes 'm0' a store"),
                     HasSubstr("set policy to one that fetches")));
   EXPECT_TRUE(Parse(kStore, {"policy=fetch_heads"}).ok());
-  EXPECT_TRUE(Parse(kStore, {"policy=fetch_heads", "partition=token_range"}).ok());
+  for (const std::string policy : {"fetch_heads", "fetch_recompute", "fetch_hybrid"}) {
+    EXPECT_TRUE(Parse(kStore, {"policy=" + policy, "partition=token_range"}).ok()) << policy;
+  }
   EXPECT_THAT(Parse(kStore, {"policies=[fetch_heads, attend_remote]"}).status().ToString(),
               HasSubstr("policies has attend_remote"));
 }

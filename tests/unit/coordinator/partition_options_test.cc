@@ -111,6 +111,32 @@ TEST(PartitionOptionsTest, TokenRangeWithAWindowForASpanIsEnough) {
                 HasSubstr("one KV head of 1024 tokens takes 128.0 KiB"));
 }
 
+// All four heads of a span then, and of each slot its activation too.
+TEST(PartitionOptionsTest, TokenRangeMakesKAndVAgain) {
+  for (const std::string policy : {"fetch_recompute", "fetch_hybrid"}) {
+    SCOPED_TRACE(policy);
+    const std::string lines = "partition: token_range\npolicy: " + policy + "\n";
+    const auto options = OptionsOf(kTwoNodes + lines + "fetch: {window: 64MiB}\n");
+    ASSERT_TRUE(options.ok()) << options.status();
+    EXPECT_EQ(options->partition, Partition::kTokenRange);
+    EXPECT_GT(options->fetch.activation_width, 0u);
+    ExpectRefused(OptionsOf(kTwoNodes + lines + "fetch: {window: 1MiB}\n"),
+                  absl::StatusCode::kInvalidArgument,
+                  HasSubstr("K and V, or the activations, of 1024 tokens in a layer take"));
+  }
+  // A node has room for K and V of a span, and not for its activations.
+  const std::string small = Nodes({"1GiB", "1100KiB"}) + "partition: token_range\npolicy: ";
+  EXPECT_TRUE(OptionsOf(small + "fetch_heads\n").ok());
+  ExpectRefused(OptionsOf(small + "fetch_recompute\n"), absl::StatusCode::kFailedPrecondition,
+                HasSubstr("too little for its share: a span of 1024"));
+
+  const auto tokens = OptionsOf(Nodes({"4MiB", "4MiB", "4MiB"}) +
+                                "partition: auto\npolicy: fetch_recompute\n"
+                                "fetch: {recompute: tokens}\n");
+  ASSERT_TRUE(tokens.ok()) << tokens.status();
+  EXPECT_EQ(tokens->partition, Partition::kTokenRange);
+}
+
 // The node is refused by itself when it joins, and the others serve.
 TEST(PartitionOptionsTest, RequestTakesANodeThatIsTooSmall) {
   EXPECT_TRUE(OptionsOf(Nodes({"1GiB", "1MiB"}) + "partition: request\n").ok());

@@ -169,5 +169,91 @@ TEST(StepRowsTest, OfACutSequenceTheSpansThatLieHereAreFetched) {
               HasSubstr("a row at position 532 of a sequence with slots for 532"));
 }
 
+// A row stands behind two spans of 256 tokens, of which m0 has the first and m1 the second: as much
+// of each comes as activations, and what is made from token numbers is all in the first one.
+TEST(StepRowsTest, OfTheSpansThatLieHereWhatThePlanSaysIsMadeAgain) {
+  plan::EpochConfig config{.lanes = 1,
+                           .rows_max = 8,
+                           .chunk_tokens_max = 8,
+                           .sequence_tokens_max = 1024,
+                           .layers = {{.query_heads = 2, .kv_heads = 1, .head_dim = 32}},
+                           .compute_nodes = {"c0"},
+                           .attention_paths = {AttentionPath::kRecompute},
+                           .fetch_bytes = 1 << 20,
+                           .activation_width = 40,
+                           .memory_nodes = {"m0", "m1"},
+                           .slots = {1024, 1024},
+                           .partition = Partition::kTokenRange,
+                           .span_tokens = 256};
+  plan::StepPlan plan{.step = 5, .recomputed = plan::kRecomputeUnit / 2};
+  plan.joins.push_back({.id = 1, .path = AttentionPath::kRecompute});
+  plan.allocations = {{1, {0, 256}, 0}, {1, {320, 256}, 1}, {1, {600, 1}, 1}};
+  plan.rows = {{.sequence = 1, .position = 512}};
+  const auto collect = [&](uint32_t node) {
+    plan::SlotTables tables({.node = node, .slots = 1024, .span_tokens = 256, .holds_all = true});
+    EXPECT_TRUE(tables.Apply(plan).ok());
+    Lane lane;
+    const absl::Status collected = CollectRows(config, tables, plan, lane);
+    EXPECT_TRUE(collected.ok()) << collected;
+    EXPECT_EQ(lane.chunk_tokens, node);
+    EXPECT_EQ(lane.fetched.size(), node + 1);
+    lane.fetched.front().sequence = nullptr;  // The tables end here.
+    return lane.fetched.front();
+  };
+  for (const uint32_t node : {0u, 1u}) {
+    SCOPED_TRACE(node);
+    const FetchedRun fetched = collect(node);
+    const uint32_t slot = 320 * node;
+    EXPECT_EQ(fetched.run.recomputed, 128u);
+    EXPECT_THAT(fetched.slots.activations, ::testing::ElementsAre(Extent{slot, 128}));
+    EXPECT_THAT(fetched.slots.kv, ::testing::ElementsAre(Extent{slot + 128, 128}));
+  }
+  config.activation_width = 0;
+  config.made_tokens_max = 512;
+  EXPECT_EQ(collect(0).run.kept, 256u);
+  EXPECT_THAT(collect(0).slots.kv, ::testing::IsEmpty());
+  EXPECT_EQ(collect(1).run.kept, 0u);
+  EXPECT_THAT(collect(1).slots.kv, ::testing::ElementsAre(Extent{320, 256}));
+}
+
+// Each slot is sent as what it holds, and a prompt's tokens of other nodes' spans are nothing here.
+TEST(StepRowsTest, SlotsOfASpanAreOfTwoKinds) {
+  const plan::EpochConfig config{.lanes = 1,
+                                 .rows_max = 8,
+                                 .chunk_tokens_max = 300,
+                                 .sequence_tokens_max = 1024,
+                                 .layers = {{.query_heads = 2, .kv_heads = 1, .head_dim = 32}},
+                                 .compute_nodes = {"c0"},
+                                 .attention_paths = {AttentionPath::kFetch},
+                                 .fetch_bytes = 1 << 20,
+                                 .activation_width = 40,
+                                 .activation_share = 512,
+                                 .memory_nodes = {"m0", "m1"},
+                                 .slots = {1024, 1024},
+                                 .partition = Partition::kTokenRange,
+                                 .span_tokens = 256};
+  plan::StepPlan plan{.step = 5};
+  plan.joins.push_back({.id = 1, .path = AttentionPath::kFetch});
+  plan.allocations = {{1, {0, 256}, 0}, {1, {32, 40}, 1}};
+  plan.chunks = {{.sequence = 1, .first_token = 200, .tokens = 40}};
+  plan::SlotTables tables({.node = 1, .slots = 1024, .span_tokens = 256, .holds_all = true});
+  ASSERT_TRUE(tables.Apply(plan).ok());
+  Lane lane;
+  ASSERT_TRUE(CollectRows(config, tables, plan, lane).ok());
+  EXPECT_TRUE(lane.chunks.empty());
+  EXPECT_EQ(lane.chunk_tokens, 0u);
+
+  plan.chunks.clear();
+  plan.rows = {{.sequence = 1, .position = 295}};
+  ASSERT_TRUE(CollectRows(config, tables, plan, lane).ok());
+  ASSERT_EQ(lane.fetched.size(), 1u);
+  EXPECT_EQ(lane.fetched[0].run.before, 39u);
+  EXPECT_EQ(lane.fetched[0].run.recomputed, 16u);
+  EXPECT_THAT(lane.fetched[0].slots.activations, ::testing::ElementsAre(Extent{16, 16}));
+  EXPECT_THAT(lane.fetched[0].slots.kv, ::testing::ElementsAre(Extent{16, 23}));
+  ASSERT_EQ(lane.chunks.size(), 1u);
+  EXPECT_EQ(lane.chunks[0].kept, Kept::kKv);
+}
+
 }  // namespace
 }  // namespace lamina::memory_node

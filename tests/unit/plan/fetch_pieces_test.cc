@@ -343,6 +343,26 @@ TEST(CheckFetchTest, OneHeadOfASpanFitsIntoAWindowWhereSequencesAreCut) {
               testing::HasSubstr("one KV head of 256 tokens takes 64.0 KiB"));
 }
 
+// All heads of a span, and its activations.
+TEST(CheckFetchTest, WithActivationsAllHeadsOfASpanFit) {
+  EpochConfig config = Fetching();
+  config.partition = Partition::kTokenRange;
+  config.span_tokens = 256;
+  config.activation_width = kWidth;
+  config.attention_paths = {AttentionPath::kRecompute, AttentionPath::kFetch};
+  config.fetch_bytes = 3 * 8 * 256 * kSlotBytes;
+  EXPECT_TRUE(CheckFetch(config).ok()) << CheckFetch(config);
+  config.fetch_bytes -= 8;
+  EXPECT_THAT(CheckFetch(config).ToString(),
+              testing::HasSubstr("K and V, or the activations, of 256 tokens in a layer take"));
+  config.attention_paths = {AttentionPath::kFetch};
+  config.activation_share = SlotKinds::kUnit / 2;
+  config.fetch_bytes = 3 * 8 * (256 + kFetchTile) * kSlotBytes;
+  EXPECT_TRUE(CheckFetch(config).ok()) << CheckFetch(config);
+  config.fetch_bytes -= 8;
+  EXPECT_FALSE(CheckFetch(config).ok());
+}
+
 TEST(CheckFetchTest, HeadsThatAreFixedFitIntoAWindow) {
   EpochConfig config = Fetching();
   config.fetch_heads = 2;
@@ -418,18 +438,15 @@ TEST(CheckFetchTest, WhatIsNotServedIsRefused) {
   config.partition = Partition::kTokenRange;
   config.span_tokens = 256;
   EXPECT_TRUE(CheckFetch(config).ok()) << CheckFetch(config);
-  for (const AttentionPath path :
-       {AttentionPath::kRecompute, AttentionPath::kSparse, AttentionPath::kStreaming}) {
+  for (const AttentionPath path : {AttentionPath::kSparse, AttentionPath::kStreaming}) {
     config.attention_paths = {AttentionPath::kFetch, path};
     EXPECT_THAT(CheckFetch(config).ToString(), testing::HasSubstr("has spans of sequences"));
   }
   config.attention_paths = {AttentionPath::kFetch, AttentionPath::kRemote};
   EXPECT_TRUE(CheckFetch(config).ok()) << CheckFetch(config);
-  config.activation_width = kWidth;
-  EXPECT_THAT(CheckFetch(config).ToString(), testing::HasSubstr(", activations of 200 elements"));
-  config.activation_width = 0;
+  config.attention_paths.Add(AttentionPath::kRecompute);
   config.made_tokens_max = 64;
-  EXPECT_THAT(CheckFetch(config).ToString(), testing::HasSubstr("K and V of 64 tokens made from"));
+  EXPECT_TRUE(CheckFetch(config).ok()) << CheckFetch(config);
   config = Fetching();
   config.fetch_bytes *= 3;
   config.activation_width = kWidth;

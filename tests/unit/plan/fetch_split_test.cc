@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 #include <vector>
 
 #include "common/philox.h"
@@ -309,6 +310,92 @@ TEST(FetchSplitTest, OfASpanAreTheTokensThatLieInIt) {
               ElementsAre(Extent{900, 210}));
 }
 
+// What comes is spread over the spans, as much of each as there is; what stays is used wherever it
+// lies, and tokens that are made from their numbers are the first ones of the run.
+TEST(FetchSplitTest, OfASpanTheRunsShareIsMadeAgain) {
+  const TokenSpan first{.first = 0, .tokens = 256};
+  const TokenSpan second{.first = 256, .tokens = 256};
+  for (const TokenSpan& span : {first, second}) {
+    const FetchSplit half = SplitBySpan(512, 1, 0, span, kRecomputeUnit / 2);
+    EXPECT_THAT(half.stretches, ElementsAre(FetchStretch{.tokens = 128, .activations = true},
+                                            FetchStretch{.tokens = 128}));
+    EXPECT_EQ(half.run.recomputed, 128u);
+  }
+  // The run makes 256: 96 have their activations here, in both spans; 160 of the other 416 come.
+  const ResidentTokens resident{.first = 192, .tokens = 96};
+  EXPECT_THAT(
+      SplitBySpan(512, 1, 0, first, kRecomputeUnit / 2, 0, resident).stretches,
+      ElementsAre(FetchStretch{.tokens = 64, .activations = true}, FetchStretch{.tokens = 128},
+                  FetchStretch{.tokens = 64, .activations = true, .here = true}));
+  EXPECT_THAT(
+      SplitBySpan(512, 1, 0, second, kRecomputeUnit / 2, 0, resident).stretches,
+      ElementsAre(FetchStretch{.tokens = 32, .activations = true, .here = true},
+                  FetchStretch{.tokens = 96, .activations = true}, FetchStretch{.tokens = 128}));
+  // All of a span's are not cut to tiles.
+  const FetchSplit all = SplitBySpan(290, 3, 0, second, kRecomputeUnit);
+  EXPECT_THAT(all.stretches, ElementsAre(FetchStretch{.tokens = 34, .activations = true}));
+  EXPECT_EQ(all.run.tokens, 3u);
+  EXPECT_EQ(all.run.slots(), 0u);
+  EXPECT_EQ(all.run.filled_slots(), 48u);
+
+  EXPECT_THAT(SplitTokensBySpan(400, 1, 800, 0, first).stretches,
+              ElementsAre(FetchStretch{.tokens = 256, .here = true}));
+  EXPECT_THAT(SplitTokensBySpan(400, 1, 800, 0, second).stretches,
+              ElementsAre(FetchStretch{.tokens = 48, .here = true}, FetchStretch{.tokens = 96}));
+  EXPECT_EQ(SplitTokensBySpan(400, 1, 800, 0, second).run.kept, 48u);
+  EXPECT_EQ(SplitTokensBySpan(400, 1, 800, 256, first).run.hidden, 256u);
+  EXPECT_EQ(SplitTokensBySpan(400, 1, 800, 256, second).run.kept, 0u);
+}
+
+// All spans together have about as many whole tiles as the run, and each has room in a window of a
+// span.
+TEST(FetchSplitTest, SpansTogetherMakeWhatTheRunMakes) {
+  constexpr uint32_t kSpan = 64;
+  constexpr uint32_t kOwn = 3;
+  Prng random(/*seed=*/11);
+  const auto below = [&random](uint32_t end) { return static_cast<uint32_t>(random.Below(end)); };
+  for (int round = 0; round < 3000; ++round) {
+    SCOPED_TRACE(round);
+    const uint32_t before = below(500);
+    const uint32_t share = below(5) == 0 ? kRecomputeUnit : below(kRecomputeUnit + 1);
+    const uint32_t released = below(3) == 0 ? below(500) / 16 * 16 : 0;
+    const uint32_t bare = below(2) * below(300);
+    const ResidentTokens resident{.first = below(300), .tokens = below(2) * below(300)};
+    const uint32_t hidden = std::min(released, before);
+    const uint32_t wanted = (before - hidden) * share / kRecomputeUnit;
+    uint32_t token = 0;
+    uint32_t own = 0;
+    uint32_t made = 0;
+    uint32_t seen = 0;
+    for (uint32_t start = 0; start < before + kOwn; start += kSpan) {
+      const FetchSplit split =
+          SplitBySpan(before, kOwn, released, {start, kSpan}, share, bare, resident);
+      ASSERT_EQ(token, std::min(start, before));
+      for (const FetchStretch& stretch : split.stretches) {
+        const uint32_t end = token + stretch.tokens;
+        ASSERT_EQ(stretch.hidden, token < hidden);
+        ASSERT_TRUE(!stretch.activations || token >= std::max(hidden, std::min(bare, before)));
+        ASSERT_TRUE(!stretch.here || (stretch.activations && token >= resident.first &&
+                                      end <= resident.first + resident.tokens));
+        token = end;
+      }
+      own += split.run.tokens;
+      made += split.run.made();
+      seen += split.run.before;
+      ASSERT_LE(split.run.filled_slots() + split.run.slots(), kSpan);
+    }
+    EXPECT_EQ(token, before);
+    EXPECT_EQ(own, kOwn);
+    EXPECT_EQ(seen, before);
+    EXPECT_LE(made, wanted);
+    if (bare == 0 && released == 0 && resident.tokens == 0) {
+      // The last span may have no whole tile.
+      EXPECT_GE(made + kFetchTile, wanted / kFetchTile * kFetchTile);
+      EXPECT_EQ(made == before, wanted == before);
+    }
+  }
+}
+
 TEST(FetchSplitTest, SlotsSayWhatTheyHold) {
   const SlotKinds kinds(SlotKinds::kUnit / 2);
   const SlotTables::Sequence sequence{.extents = {{60, 10}, {200, 60}}, .tokens = 70};
@@ -417,6 +504,43 @@ TEST(FetchSplitTest, AnySequenceIsSplitAsItsSlotsSay) {
     EXPECT_EQ(token, before);
     EXPECT_EQ(split.run.recomputed, seen[1]);
     EXPECT_EQ(split.run.remade, here);
+  }
+}
+
+// Each span as if it were a sequence of its own, wherever its slots lie.
+TEST(FetchSplitTest, SpansAreSplitAsTheirSlotsSay) {
+  constexpr uint32_t kSpan = 64;
+  constexpr uint32_t kTokens = 4 * kSpan;
+  for (uint64_t seed = 0; seed < 200; ++seed) {
+    Prng random(seed);
+    const auto below = [&random](uint32_t end) { return static_cast<uint32_t>(random.Below(end)); };
+    const SlotKinds kinds(below(SlotKinds::kUnit + 1));
+    const uint32_t before = below(kTokens);
+    SlotTables::Sequence cut{.tokens = kTokens};
+    cut.released = std::min(below(3) * 16, before);
+    cut.resident = {.first = below(200), .tokens = below(2) * below(200)};
+    SlotTables::Sequence whole = cut;
+    for (uint32_t index = 0; index < 4; ++index) {
+      const Extent extent{.first_slot = below(5000), .tokens = kSpan};
+      cut.spans.push_back({.index = index, .extents = {extent}, .tokens = kSpan});
+      whole.extents.push_back(extent);
+    }
+    std::vector<FetchStretch> tokens;  // One for each.
+    for (const SlotTables::Span& span : cut.spans) {
+      const FetchSplit split = SplitSlotsBySpan(
+          before, 1, cut, kinds, {.first = span.index * kSpan, .tokens = kSpan}, span.extents);
+      EXPECT_EQ(split.run.tokens, before / kSpan == span.index ? 1u : 0u);
+      for (FetchStretch stretch : split.stretches) {
+        const uint32_t count = std::exchange(stretch.tokens, 1u);
+        tokens.insert(tokens.end(), count, stretch);
+      }
+    }
+    std::vector<FetchStretch> wanted;
+    for (FetchStretch stretch : SplitBySlots(before, 1, whole, kinds).stretches) {
+      const uint32_t count = std::exchange(stretch.tokens, 1u);
+      wanted.insert(wanted.end(), count, stretch);
+    }
+    EXPECT_EQ(tokens, wanted) << "seed " << seed;
   }
 }
 

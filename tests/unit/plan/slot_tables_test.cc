@@ -342,5 +342,23 @@ TEST(SlotTablesTest, SpansOfThisNodeHaveTheirSlots) {
               HasSubstr("across the border"));
 }
 
+// As a compute node has them that reads those of all.
+TEST(SlotTablesTest, SpansOfAllNodesHaveTheirSlotsWhereTheyAreAskedFor) {
+  SlotTables tables({.slots = 600, .span_tokens = 8, .holds_all = true, .all_spans = true});
+  StepPlan plan{.joins = {{.id = 1, .memory_node = 0}}};
+  plan.allocations = {{1, {500, 8}, 0}, {1, {10, 5}, 1}, {1, {30, 3}, 1}, {1, {0, 2}, 2}};
+  ASSERT_TRUE(tables.Apply(plan).ok());
+  const SlotTables::Sequence* sequence = tables.Find(1);
+  ASSERT_EQ(sequence->spans.size(), 3u);
+  EXPECT_EQ(Words(sequence->spans[0].extents), "500+8");
+  EXPECT_EQ(Words(sequence->spans[1].extents), "10+5, 30+3");
+  EXPECT_EQ(Words(sequence->spans[2].extents), "0+2");
+  ASSERT_TRUE(tables.Apply({.releases = {{.sequence = 1, .tokens = 9}}}).ok());
+  EXPECT_EQ(Words(sequence->spans[0].extents), "0+8");
+  EXPECT_EQ(Words(sequence->spans[1].extents), "0+1, 11+4, 30+3");
+  EXPECT_THAT(tables.Apply({.allocations = {{1, {600, 1}, 1}}}).ToString(),
+              HasSubstr("of an arena of 600"));
+}
+
 }  // namespace
 }  // namespace lamina::plan

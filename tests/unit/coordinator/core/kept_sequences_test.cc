@@ -106,6 +106,20 @@ TEST_F(KeptSequencesTest, OnlyWhatLayOnALostNodeIsMissing) {
   EXPECT_TRUE(Audit().ok()) << Audit();
 }
 
+// Those that are computed before a bare one count as bare.
+TEST_F(KeptSequencesTest, BareTokensOfAPartAreBareWhereverItIsJoined) {
+  Sequence& sequence = Decoding(1, 40, {0, 1, 2});
+  sequence.held->bare = 20;
+  BeginEpoch({std::nullopt, 0, 1}, 2);
+
+  const auto parts = kept_.PartsOf(sequence);
+  ASSERT_THAT(Ranges(parts), ElementsAre(Pair(16, 16), Pair(32, 8)));
+  EXPECT_EQ(parts[0].bare, 4u);
+  EXPECT_EQ(parts[1].bare, 0u);
+  Join(sequence, {1, 0, 1});
+  EXPECT_EQ(kv_.BareOf(1), 20u);
+}
+
 TEST_F(KeptSequencesTest, SpansThatFollowEachOtherAreOneStretch) {
   Sequence& sequence = Decoding(1, 40, {0, 1, 0});
   BeginEpoch({0, 1}, 2);

@@ -122,6 +122,32 @@ TEST_F(LanePackingTest, ActivationsThatStayAreCountedApart) {
   expect_row(8, 8, 6);
 }
 
+// Spans of 32 tokens lie on two nodes, each from its first slot on.
+TEST_F(LanePackingTest, SlotsOfACutSequenceAreThoseOfAllItsSpans) {
+  MakeNodes({1000, 1000}, 2, /*span_tokens=*/32);
+  packed_.span_tokens = 32;
+  packed_.memory_nodes = {{.activation_share = 512}, {.activation_share = 512}};
+  Sequence& one = DecodeOn(1, 32, 0);
+  kv_.BeginSpan(1, 1);
+  ASSERT_TRUE(kv_.Append(1, 20).ok());
+  DecodeOn(2, 20, 1);
+
+  packing_.Balance(0);
+  ASSERT_EQ(seen_.size(), 2u);
+  EXPECT_EQ(seen_[0][0].activations, 16u + 4u);
+  EXPECT_EQ(seen_[0][0].kv, 16u + 16u);
+  EXPECT_EQ(seen_[0][0].resident, 0u);
+
+  one.resident = {.first = 24, .tokens = 28};
+  packing_.Balance(0);
+  EXPECT_EQ(seen_[0][0].activations, 8u);
+  EXPECT_EQ(seen_[0][0].resident, 8u + 4u);
+  kv_.ReleaseFirst(1, 40, /*ticket=*/1);
+  packing_.Balance(0);
+  EXPECT_EQ(seen_[0][0].kv, 8u);
+  EXPECT_EQ(seen_[0][0].resident, 4u);
+}
+
 TEST_F(LanePackingTest, WhoHasJustComeHasARowFirst) {
   Decode(1, 40, 0);
   DecodeOn(2, 40, 1);

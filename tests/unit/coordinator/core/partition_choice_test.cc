@@ -57,6 +57,14 @@ TEST(ChoosePartitionTest, TokenRangesWhereHeadsDoNotDivide) {
             Partition::kTokenRange);  // More nodes than heads.
 }
 
+TEST(ChoosePartitionTest, SlotsOfTokenRangesTakeWhatTheyHold) {
+  PartitionNeeds needs = Needs({3000, 3000}, 4096);
+  EXPECT_TRUE(CheckPartition(Partition::kTokenRange, needs).ok());
+  needs.slot_bytes = 2 * needs.layout.SlotBytes(needs.layers);
+  EXPECT_THAT(CheckPartition(Partition::kTokenRange, needs).ToString(),
+              HasSubstr("have room for 2048 tokens in spans of 512"));
+}
+
 TEST(ChoosePartitionTest, NoneSaysWhyOfEach) {
   const auto choice = ChoosePartition(Needs({1500, 1500}, 4096));
   EXPECT_EQ(choice.status().code(), absl::StatusCode::kFailedPrecondition);
