@@ -188,7 +188,7 @@ class BySlots final : public FetchSplits {
 std::unique_ptr<FetchSplits> MakeFetchSplits(const plan::EpochConfig& config,
                                              plan::AttentionPath path, SequenceTable& sequences) {
   if (path == plan::AttentionPath::kRecompute && config.made_tokens_max > 0) {
-    return std::make_unique<ByTokens>(config.KvFormOf(path), sequences);
+    return std::make_unique<ByTokens>(config, sequences);
   }
   if (path == plan::AttentionPath::kRecompute) {
     return std::make_unique<ByShare>(config, sequences);
