@@ -84,6 +84,12 @@ TEST(PolicyAutoTest, PromptsOfTheLoadOfLateAreThoseOfItsGeneratedTokens) {
   }
   EXPECT_THAT(policy.Choose(std::nullopt, Measures()).why,
               HasSubstr("1 row at 100 tokens, 7.3 of a prompt to each: "));
+  // An hour in which nothing ran makes the next prompt no load of its own.
+  policy.SawNothing(Seconds(3600), Measures());
+  served.prompt_tokens += 200;
+  policy.SawSteps(Seconds(3600) + Millis(100), served);
+  EXPECT_THAT(policy.Choose(std::nullopt, Measures()).why,
+              HasSubstr("1 row at 100 tokens, 8.4 of a prompt to each: "));
 }
 
 TEST(PolicyAutoTest, WantsTheLoadOnlyNowAndThen) {
