@@ -16,6 +16,8 @@ namespace {
 constexpr Nanos kLoadEvery = Millis(5);
 // After a step with rows of prompts was planned: until it has run, with those planned before.
 constexpr Nanos kSettle = Millis(500);
+// A look at the load speaks for no more time than this: something stood still.
+constexpr double kLookSecondsMax = 1;
 // Longer than this, and than so many steps, nothing is one: something stood still.
 constexpr double kStepSecondsMax = 2;
 constexpr double kStepsMax = 4;
@@ -76,7 +78,7 @@ bool PolicyAuto::SawWork(Nanos now) {
 }
 
 void PolicyAuto::SawLoad(Nanos now, uint32_t rows, uint64_t context_tokens) {
-  meter_.Add(std::min(1.0, ToSeconds(now - load_seen_)), rows, context_tokens);
+  meter_.Add(std::min(kLookSecondsMax, ToSeconds(now - load_seen_)), rows, context_tokens);
   load_seen_ = now;
 }
 
@@ -98,8 +100,8 @@ void PolicyAuto::SawSteps(Nanos now, const ServedLoad& served) {
 }
 
 void PolicyAuto::CountTokens(Nanos now, const ServedLoad& served) {
-  meter_.AddTokens(ToSeconds(now - tokens_counted_at_), served.tokens - tokens_counted_,
-                   served.prompt_tokens - prompt_tokens_counted_);
+  meter_.AddTokens(std::min(kLookSecondsMax, ToSeconds(now - tokens_counted_at_)),
+                   served.tokens - tokens_counted_, served.prompt_tokens - prompt_tokens_counted_);
   tokens_counted_ = served.tokens;
   prompt_tokens_counted_ = served.prompt_tokens;
   tokens_counted_at_ = now;
@@ -116,6 +118,7 @@ double PolicyAuto::SecondsMax(cost::KvPolicy policy) const {
 
 bool PolicyAuto::SawNothing(Nanos now, const PolicyMeasures& measures) {
   load_seen_ = now;
+  tokens_counted_at_ = now;
   served_.reset();
   idle_since_ = idle_since_.value_or(now);
   const bool measured = (measures.link > 0 && link_ == 0) ||

@@ -106,7 +106,7 @@ class PolicyAuto {
   cost::PartLink parts_;
   uint64_t tokens_counted_ = 0;         // Generated, as the meter knows,
   uint64_t prompt_tokens_counted_ = 0;  // and of prompts,
-  Nanos tokens_counted_at_ = 0;         // by then.
+  Nanos tokens_counted_at_ = 0;         // by then; or nothing ran then.
   std::optional<ServedLoad> served_;    // As last seen, at
   Nanos served_seen_ = 0;
   Nanos settled_ = 0;                // From when on no step with rows of prompts runs.

@@ -42,8 +42,8 @@
 
 namespace lamina::cost {
 
-// Decode rows of a step, and tokens of context of each: all that have slots, also those that
-// windows hide.
+// Decode rows of a step; tokens of context of each, all that have slots, also those that windows
+// hide; and prompts that come with them.
 struct PolicyLoad {
   double rows = 0;
   double context = 0;
@@ -110,8 +110,8 @@ PolicyStep FetchStep(KvPolicy policy, const PolicyCompute& compute, const Policy
 
 // Seconds of the dense layers of one token of a prompt, where many run together, over all replicas:
 // on all threads of their nodes with local, and on those that they have together with memory nodes
-// with the others. What its attention takes is left out: it is the same for all. 0: nothing was
-// measured. Requires: as LocalStep().
+// with the others. What its attention takes is left out: it runs on the same threads, and is
+// shorter. 0: nothing was measured. Requires: as LocalStep().
 double PromptTokenSeconds(KvPolicy policy, const PolicyCompute& compute);
 
 }  // namespace lamina::cost

@@ -47,8 +47,8 @@ struct PolicyFigure {
 struct PolicyChoice {
   cost::KvPolicy policy = cost::KvPolicy::kLocal;
   // "16 rows at 1024 tokens, 1.0 of a prompt to each: a step takes 66.1 ms (dense 66.1, attention
-  // 45.0, 2 lanes) and its prompts 14.2, with local 78.2 ms (dense 50.1, attention 28.1) and 9.6":
-  // what was chosen, and the best of the others.
+  // 45.0, 2 lanes) and its prompts 14.2, with local 78.2 ms (dense 50.1, attention 28.1) and
+  // its prompts 9.6": what was chosen, and the best of the others.
   std::string why;
   std::vector<PolicyFigure> figures;  // In the order of the candidates.
 
@@ -57,8 +57,8 @@ struct PolicyChoice {
   double SecondsOf(cost::KvPolicy wanted) const;
 };
 
-// Steps of the other policy must be shorter than those of the current one by this factor to make it
-// worth an epoch.
+// Steps of the other policy, with their prompts, must be shorter than those of the current one by
+// this factor to make it worth an epoch.
 inline constexpr double kWorthAnEpoch = 0.9;
 
 // The factor where the current policy's steps are measured while it serves, and the other's only
@@ -83,9 +83,9 @@ cost::PolicyStep StepOf(cost::KvPolicy policy, const PolicyInputs& inputs,
                         const cost::PolicyLoad& load);
 
 // The fastest one, prompts counted, by predictions as far as they were corrected; of those within
-// 1% of each other
-// the first with room for the most rows. The current one, if any, stays unless another is faster by
-// kWorthAnEpoch, or kWorthATry. Where no candidate can be had it is the first, and `why` says that.
+// 1% of each other the first with room for the most rows. The current one, if any, stays unless
+// another is faster by kWorthAnEpoch, or kWorthATry. Where no candidate can be had it is the first,
+// and `why` says that.
 //
 // With `ends`, inputs as they were at times at which the host was slow, and at which it was fast,
 // nobody knows how it will be when the policy serves. Taken is then the policy that loses least to
@@ -131,7 +131,7 @@ class PolicyLoadMeter {
  public:
   // Rows in so many lanes and all their tokens of context, for so long. Nothing for no rows.
   void Add(double seconds, uint32_t rows, uint64_t context_tokens, uint32_t lanes = 1);
-  // So many tokens were generated in these seconds, and so many of prompts were computed.
+  // So many tokens were generated in these seconds of service, and so many of prompts computed.
   void AddTokens(double seconds, uint64_t generated, uint64_t prompts);
 
   double seconds() const { return seconds_; }  // So far.

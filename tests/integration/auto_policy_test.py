@@ -55,8 +55,9 @@ class AutoPolicyTest(unittest.TestCase):
         self.assertNotEqual(found[5], WORDS.get(status["policy"], "with " + status["policy"]))
         chosen = [figure for figure in status["policy_figures"] if figure["chosen"]]
         self.assertEqual([figure["policy"] for figure in chosen], [status["policy"]])
+        self.assertGreater(chosen[0]["prompt_seconds"], 0)
         explained = cluster.lamina("explain").stdout
-        self.assertIn(f"* {status['policy']}", explained)
+        self.assertRegex(explained, rf"\* {status['policy']} .*; its prompts [\d.]+; room for")
         self.assertIn("not: recomputation cannot pay: an activation has 576 elements in a layer, K and V 384", explained)
         # From token numbers it can, but takes longer than it saves.
         self.assertRegex(explained, r"fetch_recompute_from_tokens +(not: K and V of a token take [\d.e+]+ us in a layer to make from its number|[\d.]+ ms: dense)")

@@ -356,7 +356,7 @@ TEST(EngineOptionsOfTest, PolicyAutoHasRoomForAllRowsInOneLaneAndKnowsWhoSharesC
   const auto options = OptionsOf(
       "compute: [{name: c0, cores: \"0-1\", capacity: 1GiB}]\n"
       "memory: [{name: m0, cores: \"1\", capacity: 1GiB}, {name: m1, cores: \"2\", capacity: 1GiB}]"
-      "\npolicy: auto\npolicy_load: {rows: 9, context: 70}\n"
+      "\npolicy: auto\npolicy_load: {rows: 9, context: 70, prompts: 3}\n"
       "pipeline: {lanes: 2}\nlimits: {running_max: 100}\n");
   ASSERT_TRUE(options.ok()) << options.status();
   EXPECT_EQ(options->scheduler.rows_max, 100u);
@@ -364,6 +364,7 @@ TEST(EngineOptionsOfTest, PolicyAutoHasRoomForAllRowsInOneLaneAndKnowsWhoSharesC
   ASSERT_TRUE(options->policy_auto.has_value());
   EXPECT_EQ(options->policy_auto->load.rows, 9);
   EXPECT_EQ(options->policy_auto->load.context, 70);
+  EXPECT_EQ(options->policy_auto->load.prompts, 3);
   ASSERT_EQ(options->policy_auto->memory.size(), 2u);
   EXPECT_THAT(options->policy_auto->memory[0].names, ElementsAre("m0"));
   EXPECT_TRUE(options->policy_auto->memory[0].shared);

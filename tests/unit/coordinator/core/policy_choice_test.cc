@@ -85,7 +85,7 @@ TEST(PolicyChoiceTest, PromptsCountByTheirTokensForEachGeneratedOne) {
             "attention 24.6) and its prompts 58.0, on memory nodes 83.7 ms (dense 74.0, attention "
             "48.5, 2 lanes) and its prompts 95.7");
   EXPECT_NEAR(choice.SecondsOf(KvPolicy::kLocal), 98.6e-3, 1e-4) << "of the step alone";
-  EXPECT_FALSE(choose(1, KvPolicy::kAttendRemote).local()) << "127.6 of 131.6 is no tenth less";
+  EXPECT_FALSE(choose(1, KvPolicy::kAttendRemote).local()) << "127.6 of 131.5 is no tenth less";
   EXPECT_TRUE(choose(3, KvPolicy::kAttendRemote).local());
 }
 
