@@ -115,7 +115,7 @@ TEST_P(WindowPatternTest, AListSaysItOfEachLayer) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, WindowPatternTest, ::testing::Values("gemma2", "gemma3", "gpt-oss"),
-                         [](const auto& info) { return absl::StrCat("Architecture", info.index); });
+                         [](const auto& one) { return absl::StrCat("Architecture", one.index); });
 
 TEST(ArchitectureSettingsTest, WindowsOfGgufFilesThatSayNoPattern) {
   const auto window = [](const std::string& architecture) {
