@@ -43,16 +43,10 @@ absl::StatusOr<control::PreparedNode> MemoryNode::Configure(const plan::EpochCon
   if (waits_wanted && obstacle.empty()) {
     wanted.step_lanes = config.lanes;
     wanted.step_rows_max = config.rows_max;
+    LAMINA_ASSIGN_OR_RETURN(obstacle, MakeDeviceWithLanes(wanted));
+  } else {
+    LAMINA_RETURN_IF_ERROR(MakeDevice(wanted, kept_));
   }
-  absl::Status made = MakeDevice(wanted, kept_);
-  if (!made.ok() && wanted.step_lanes > 0) {
-    // For want of memory for lanes, or because a trial of the kernels failed: it serves without.
-    obstacle = std::string(made.message());
-    wanted.step_lanes = 0;
-    wanted.step_rows_max = 0;
-    made = MakeDevice(wanted, kept_);
-  }
-  LAMINA_RETURN_IF_ERROR(made);
   LAMINA_RETURN_IF_ERROR(MakeInt8Device(node));
   const kernels::KvDevice* const int8 = kept_int8_.device.get();
   const AttentionWorker::Options options = {
@@ -69,7 +63,7 @@ absl::StatusOr<control::PreparedNode> MemoryNode::Configure(const plan::EpochCon
       .int8_device = kept_int8_.device.get(),
       .tails = int8 == nullptr ? &kept_.tails : &kept_int8_.tails};
   std::unique_ptr<kernels::WindowChannel> channel;
-  if (wanted.step_lanes > 0) {
+  if (kept_.options.step_lanes > 0) {
     absl::StatusOr<std::unique_ptr<kernels::WindowChannel>> opened =
         OpenChannel(options.peer_deadline);
     if (opened.ok()) {
@@ -172,7 +166,7 @@ absl::Status MemoryNode::UseDeviceWindows() {
 // Keeps the device's arena of the epoch before when its shape is the same: what the coordinator
 // knows to be stored there is there still.
 absl::Status MemoryNode::MakeDevice(const kernels::KvDeviceOptions& options, KeptDevice& kept) {
-  if (kept.device != nullptr && kept.options == options && kept.device->usable()) {
+  if (kept.Keeps(options)) {
     kept.tails.BeginEpoch();
     return absl::OkStatus();
   }
@@ -182,6 +176,25 @@ absl::Status MemoryNode::MakeDevice(const kernels::KvDeviceOptions& options, Kep
   kept.options = options;
   kept.tails = plan::Tails(options.int8_slots > 0 ? options.slots / kInt8BlockTokens : 0);
   return absl::OkStatus();
+}
+
+// A device that had no memory for lanes, or whose trial of the kernels failed, serves without. It
+// is not asked again while it holds K and V, which would be lost.
+absl::StatusOr<std::string> MemoryNode::MakeDeviceWithLanes(
+    const kernels::KvDeviceOptions& options) {
+  kernels::KvDeviceOptions without = options;
+  without.step_lanes = 0;
+  without.step_rows_max = 0;
+  const bool refused = refused_lanes_.has_value() && refused_lanes_->options == options;
+  if (!refused || !kept_.Keeps(without)) {
+    const absl::Status made = MakeDevice(options, kept_);
+    if (made.ok()) {
+      return "";
+    }
+    refused_lanes_ = RefusedLanes{.options = options, .reason = std::string(made.message())};
+  }
+  LAMINA_RETURN_IF_ERROR(MakeDevice(without, kept_));
+  return refused_lanes_->reason;
 }
 
 absl::Status MemoryNode::MakeInt8Device(uint32_t node) {

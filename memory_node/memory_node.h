@@ -65,8 +65,20 @@ class MemoryNode final : public control::NodeHandler {
     kernels::KvDeviceOptions options;
     std::unique_ptr<kernels::KvDevice> device;  // Null: none.
     plan::Tails tails{0};                       // With slots of INT8: who has which.
+
+    // Whether one that is made with these is this one, with what it holds.
+    bool Keeps(const kernels::KvDeviceOptions& wanted) const {
+      return device != nullptr && options == wanted && device->usable();
+    }
+  };
+  struct RefusedLanes {
+    kernels::KvDeviceOptions options;  // With the lanes.
+    std::string reason;
   };
   absl::Status MakeDevice(const kernels::KvDeviceOptions& options, KeptDevice& kept);
+  // The device with the lanes of steps that these name, or without. Returns the reason why it has
+  // none, empty if it has them. Errors: the device's, without lanes.
+  absl::StatusOr<std::string> MakeDeviceWithLanes(const kernels::KvDeviceOptions& options);
   // The device of the slots of path remote_int8, if the epoch has it. Errors: the device's.
   absl::Status MakeInt8Device(uint32_t node);
   absl::Status MakeWindows();
@@ -88,7 +100,8 @@ class MemoryNode final : public control::NodeHandler {
   uint64_t pinned_bytes_ = 0;  // All but the arena, where K and V are sent.
   KeptDevice kept_;
   KeptDevice kept_int8_;  // Path remote_int8.
-  uint64_t arena_ = 0;    // PreparedNode::kv_arena of both.
+  std::optional<RefusedLanes> refused_lanes_;
+  uint64_t arena_ = 0;  // PreparedNode::kv_arena of both.
   std::unique_ptr<AttentionWorker> worker_;
   control::EpochThread thread_{counters_.beat, [this] { return pool_.caller_steps(); }};
 };

@@ -104,7 +104,8 @@ void EndTile(const Tile& tile, Workspace& work) {
 
 template <class D>
 const AttentionOps* OpsFor() {
-  if constexpr (hwy::HWY_NAMESPACE::MaxLanes(D()) >= 4) {
+  // The reference fuses each multiply-add.
+  if constexpr (hwy::HWY_NAMESPACE::MaxLanes(D()) >= 4 && HWY_NATIVE_FMA == 1) {
     static const AttentionOps ops = {.name = hwy::TargetName(HWY_TARGET),
                                      .begin = BeginTile<D>,
                                      .block = AttendBlock<D>,

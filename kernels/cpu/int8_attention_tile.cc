@@ -106,7 +106,8 @@ void EndInt8Tile(const Tile& tile, Workspace& work) {
 
 template <class D>
 const Int8Ops* Int8OpsFor() {
-  if constexpr (hwy::HWY_NAMESPACE::MaxLanes(D()) >= 4) {
+  // The reference fuses each multiply-add.
+  if constexpr (hwy::HWY_NAMESPACE::MaxLanes(D()) >= 4 && HWY_NATIVE_FMA == 1) {
     static const Int8Ops ops = {.name = hwy::TargetName(HWY_TARGET),
                                 .begin = BeginInt8Tile<D>,
                                 .block = AttendInt8Block<D>,

@@ -504,6 +504,44 @@ TEST_F(WholeMemoryNodeTest, WithoutMemoryForItsLanesADeviceServesWithoutWaiting)
             "host memory, rows are copied to toy, which does not wait itself: no memory for that");
 }
 
+TEST_F(WholeMemoryNodeTest, WithoutMemoryForItsLanesADeviceKeepsItsArena) {
+  transport_ = "shm://";
+  refuses_ = [](const kernels::KvDeviceOptions& options) { return options.step_lanes > 0; };
+  plan::EpochConfig config = Config(1);
+  config.memory_waits = true;
+  Make({.device = "toy"});
+  const auto before = node_->Configure(config);
+  ASSERT_TRUE(before.ok()) << before.status();
+  config.epoch = 2;
+
+  const auto after = node_->Configure(config);
+
+  ASSERT_TRUE(after.ok()) << after.status();
+  EXPECT_EQ(after->kv_arena, before->kv_arena);
+  EXPECT_EQ(after->windows, before->windows) << "it still says why";
+}
+
+TEST_F(WholeMemoryNodeTest, LanesAreAskedForAgainWithAnotherArena) {
+  transport_ = "shm://";
+  refuses_ = [](const kernels::KvDeviceOptions& options) {
+    return options.step_lanes > 0 && options.slots > 64;
+  };
+  plan::EpochConfig config = Config(1, 128);
+  config.memory_waits = true;
+  Make({.device = "toy"});
+  const auto larger = node_->Configure(config);
+  ASSERT_TRUE(larger.ok()) << larger.status();
+  EXPECT_THAT(larger->windows, HasSubstr("no memory for that"));
+  config.epoch = 2;
+  config.slots = {64};
+
+  const auto smaller = node_->Configure(config);
+
+  ASSERT_TRUE(smaller.ok()) << smaller.status();
+  EXPECT_NE(smaller->kv_arena, larger->kv_arena);
+  EXPECT_THAT(smaller->windows, HasSubstr(" cannot wait")) << "it has lanes, and no channel";
+}
+
 TEST_F(WholeMemoryNodeTest, ADeviceThatCannotWaitServesWithoutIt) {
   transport_ = "shm://";
   plan::EpochConfig config = Config(1);
