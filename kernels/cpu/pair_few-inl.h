@@ -52,6 +52,8 @@ class FewPairs {
   static constexpr int kChunks = kRows <= 3   ? 4
                                  : kRows <= 6 ? 2
                                               : 1;
+  template <int kRows>
+  static constexpr AskedLines kAsked = kRows == 1 ? AskedLines::kFirstOfTwo : AskedLines::kAll;
 
   // Calls `pass` with the number of rows as a constant.
   template <class Pass>
@@ -125,7 +127,7 @@ class FewPairs {
 #pragma GCC unroll 4
           for (int i = 0; i < kCount; ++i) {
             if (kCount == 1) {
-              PrefetchLine(two == 0 ? own : other);
+              PrefetchLineOf<kAsked<kRows>>(two == 0 ? own : other);
             } else {
               PrefetchLine((i % 2 == 0 ? own : other) + (two * (kCount / 2) + i / 2) * kTileLine);
             }
@@ -220,7 +222,7 @@ class FewPairs {
     for (; t + 2 <= block.end; t += 2) {
 #pragma GCC unroll 4
       for (int c = 0; c < kCount; ++c) {
-        RequestOfPair(columns.ahead, t, chunk + c, chunks);
+        RequestOfPair<kAsked<kRows>>(columns.ahead, t, chunk + c, chunks);
       }
       ValuePair<kRows, kCount, kHalf>(v + block.offsets[t], v + block.offsets[t + 1],
                                       columns.weights + t / 2, sums);
