@@ -51,8 +51,8 @@ HWY_INLINE void PrefetchLineOf(const void* line) {
 // next block.
 struct Ahead {
   // Tokens of a phase between the request of a block's last row and its use; that of the first row
-  // comes up to a block earlier. Measured on AVX2 alone, where 32 to 256 are alike (ADR 0082); the
-  // only place that says it, for canonical attention and pairs.
+  // comes up to a block earlier. 32 to 256 are alike on AVX2 (ADR 0082) and on Zen 4; the only
+  // place that says it, for canonical attention and pairs.
   static constexpr uint32_t kLead = 64;
   static_assert(kLead % kRunTokens == 0, "rows are asked for in whole halves of groups");
   static constexpr uint32_t kGroups = kBlockTokens / kRunTokens;
