@@ -60,7 +60,7 @@ class MadeKv {
   // Stores k and v of the rows. Errors: those of the device.
   // Requires: of INT8, each begins with a block of its sequence.
   virtual absl::Status Store(const Layer& layer, absl::Span<const Rows> rows) = 0;
-  // As above, and the rows attend to what their sequences have up to them.
+  // Store(); then the rows attend to what their sequences have up to them.
   virtual absl::Status StoreAndAttend(const Layer& layer, absl::Span<const Rows> rows) = 0;
 
   // Copies K and V of the piece's heads out of these slots.

@@ -80,7 +80,7 @@ class PieceWindows {
   // Ended(). Errors: as Take() and GiveBack().
   absl::StatusOr<bool> AttendCome(Lane& lane, absl::FunctionRef<void(uint32_t node)> attend,
                                   absl::FunctionRef<void(uint32_t node)> ended);
-  // As above, of one memory node alone.
+  // AttendCome() for one memory node alone.
   absl::Status AttendNext(Lane& lane, uint32_t node, absl::FunctionRef<void(uint32_t node)> attend,
                           absl::FunctionRef<void(uint32_t node)> ended);
 

@@ -20,7 +20,7 @@ namespace {
 // What is made from token numbers comes in whole tiles, and of INT8 in whole blocks.
 uint32_t TileOf(KvForm kv) { return kv == KvForm::kInt8 ? kInt8BlockTokens : plan::kFetchTile; }
 
-// By rates.
+// Bytes of K and V of a token in a layer, and how tokens are made, as splits weigh them.
 core::TokenMaking MakingOf(const FetchOptions& fetch, const EngineOptions& options, KvForm kv) {
   return {.kv_bytes = static_cast<double>(KvSlotBytes(options.layers, kv)) /
                       static_cast<double>(options.layers.size()),

@@ -138,7 +138,7 @@ void SplitRun(const plan::EpochConfig& config, const plan::StepPlan& plan, Fetch
   fetched.unseen = std::min(sequence.released, fetched.run.before) - fetched.run.hidden;
 }
 
-// As above, of what of the run is of a span that lies here.
+// Splits what of the run is of a span that lies here.
 FetchedRun SplitSpan(const plan::EpochConfig& config, const plan::StepPlan& plan,
                      const FetchedRun& whole, const plan::SlotTables::Span& span) {
   const plan::SlotTables::Sequence& sequence = *whole.sequence;

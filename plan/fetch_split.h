@@ -103,7 +103,7 @@ uint32_t MadeFromTokens(uint32_t before, uint32_t share, uint32_t released,
 // K and V of the first MadeFromTokens() are made, and kept for the step (FetchRun::kept).
 FetchSplit SplitByTokens(uint32_t before, uint32_t tokens, uint32_t share, uint32_t released,
                          KvForm form = KvForm::kBF16);
-// As above, of the tokens of the span.
+// SplitByTokens() for those tokens that lie in the span.
 FetchSplit SplitTokensBySpan(uint32_t before, uint32_t tokens, uint32_t share, uint32_t released,
                              const TokenSpan& span);
 
