@@ -32,7 +32,7 @@ class FetchSplits {
   virtual absl::StatusOr<plan::FetchSplit> Of(const RowRun& run,
                                               const plan::StepPlan& plan) const = 0;
 
-  // Of() for the tokens of the sequence's span of this number (plan::SplitBySpan()).
+  // The split of those tokens that lie in the sequence's span of this number (plan::SplitBySpan()).
   // Requires: partition token_range.
   virtual absl::StatusOr<plan::FetchSplit> OfSpan(const RowRun& run, const plan::StepPlan& plan,
                                                   uint32_t span) const = 0;
