@@ -178,15 +178,16 @@ class Running:
         return prompt, max(self.stretches(), key=lambda one: one.tokens_per_second)
 
     def decode_stretches(self, rows, context, wait_for_all=True):
-        """`wait_for_all` false: some rows may wait for others to end; then it waits until no further one has begun for a while."""
+        """`wait_for_all` false: some rows may wait for others to end; then it waits until no further one has begun for a while, nor has a prompt
+        been computed. Two prompts of 1,024 tokens next to rows that fetch can take 4 s."""
         self.begin_load(rows, context)
         seen, since = 0.0, time.monotonic()
         while not self.all_decode():
             time.sleep(0.2)
             begun = self.first_tokens() - self.first_tokens_before
-            if begun != seen:
+            if begun != seen or self.requests_running() > begun:
                 seen, since = begun, time.monotonic()
-            if not wait_for_all and begun > 0 and time.monotonic() - since > NOBODY_BEGINS_SECONDS:
+            elif not wait_for_all and begun > 0 and time.monotonic() - since > NOBODY_BEGINS_SECONDS:
                 break
         return self.stretches()
 
@@ -322,6 +323,10 @@ class Cluster(Running):
         return sum(value for name, value in self.metrics().items()
                    if name.startswith(("vllm:num_requests_running", "vllm:num_requests_waiting")))
 
+    def requests_running(self):
+        """Those whose prompts are computed among them, but none that waits for a slot."""
+        return sum(value for name, value in self.metrics().items() if name.startswith("vllm:num_requests_running"))
+
     def sent_bytes(self, name):
         return self.metrics(name)[f'lamina_sent_bytes_total{{node="{name}",role="memory"}}']
 
@@ -391,6 +396,9 @@ class Remote(Running):
     def requests_inside(self):
         status = self.status()
         return status["running"] + status["waiting"]
+
+    def requests_running(self):
+        return self.status()["running"]
 
     def first_tokens(self):
         return self.status()["time_to_first_token"]["count"]

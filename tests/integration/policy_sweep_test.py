@@ -145,7 +145,7 @@ class StepTest(unittest.TestCase):
     def test_rows_that_take_turns_have_their_own_context(self):
         """Eight of sixteen rows decode, each of 100 tokens and more."""
         running = cluster.Running("here")
-        running.first_tokens = lambda: 8.0
+        running.first_tokens = running.requests_running = lambda: 8.0
         running.check_load = lambda: None
         running.begin_load = lambda rows, _: setattr(running, "load_rows", rows)
         running.stretches = lambda: [cluster.Stretch(160.0 / (1 + grown), {}, 800.0 * (1 + grown), 8) for grown in (0.1, 0.2, 0.3)]
@@ -154,6 +154,24 @@ class StepTest(unittest.TestCase):
             # One of the eight waits again after the first stretch; a link sends as many tokens for the others.
             running.stretches = lambda: [cluster.Stretch(160.0 / (1 + grown), {}, 100.0 * rows * (1 + grown), rows) for rows, grown in ((8, 0.1), (7, 0.2), (7, 0.3))]
             self.assertAlmostEqual(running.row_seconds(16, 100), 0.1)
+
+    def test_nothing_is_measured_while_prompts_are_computed(self):
+        """Two of sixteen rows decode, and two more have been computing their prompts for longer than anybody is waited for."""
+        begun = iter([0.0] + [2.0] * 5 + [4.0] * 5)
+        running = cluster.Running("here")
+        running.check_load = lambda: None
+        running.begin_load = lambda rows, _: setattr(running, "load_rows", rows)
+        seen = {"begun": 0.0}
+
+        def first_tokens():
+            seen["begun"] = next(begun)
+            return seen["begun"]
+
+        running.first_tokens = first_tokens
+        running.requests_running = lambda: 4.0
+        running.stretches = lambda: [seen["begun"]]
+        with mock.patch.object(cluster, "NOBODY_BEGINS_SECONDS", -1.0), mock.patch.object(cluster.time, "sleep"):
+            self.assertEqual(running.decode_stretches(16, 100, wait_for_all=False), [4.0])
 
 
 if __name__ == "__main__":
