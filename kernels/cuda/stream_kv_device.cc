@@ -256,10 +256,9 @@ absl::StatusOr<std::unique_ptr<KvDevice>> MakeStreamKvDevice(const KvDeviceOptio
   if (options.layers.empty() || options.slots == 0) {
     return absl::InvalidArgumentError("a KV device needs layers and slots");
   }
-  if (options.step_lanes > 0 || options.activation_width > 0 || options.int8_slots > 0) {
+  if (options.activation_width > 0 || options.int8_slots > 0) {
     return absl::InvalidArgumentError(
-        "K and V with a compute device on CUDA serve no whole steps, and keep neither activations "
-        "nor INT8");
+        "K and V with a compute device on CUDA keep neither activations nor INT8");
   }
   LAMINA_ASSIGN_OR_RETURN(Event fetched, Event::Create());
   auto device = std::make_unique<StreamKvDevice>(options, partial_bytes_max, info, stream,
