@@ -75,6 +75,7 @@ class Running:
         self.chunk_choice = ""  # When a rate was measured.
         self.lane_choice = ""
         self.first_tokens_before = 0.0
+        self.last_stretches = []  # Of row_seconds().
 
     def status(self):
         done = subprocess.run([BIN / "lamina", "status", "--json", "--server", self.address],
@@ -120,8 +121,8 @@ class Running:
     def row_seconds(self, rows, context):
         """Seconds in which each of so many rows gets a token at the context asked for, rows that take turns included. Answers grow while they are
         measured, and those of fast steps grow more."""
-        stretches = self.decode_stretches(rows, context, wait_for_all=False)
-        return step_at([(one.context_tokens, rows / one.tokens_per_second) for one in stretches], self.begun_rows * context)
+        self.last_stretches = self.decode_stretches(rows, context, wait_for_all=False)
+        return step_at([(one.context_tokens, rows / one.tokens_per_second) for one in self.last_stretches], self.begun_rows * context)
 
     def end_load(self):
         """No request is left when it returns."""
@@ -174,13 +175,14 @@ class Running:
         return prompt, max(self.stretches(), key=lambda one: one.tokens_per_second)
 
     def decode_stretches(self, rows, context, wait_for_all=True):
-        """`wait_for_all` false: some rows may wait for others to end; then it waits until no further one has begun for a while."""
+        """`wait_for_all` false: some rows may wait for others to end; then it waits until all that run have begun, and no further one has for a
+        while. While one that runs is at its prompt, steps have a chunk of it, and few of the rows a token."""
         self.begin_load(rows, context)
         seen, since = 0.0, time.monotonic()
         while not self.all_decode():
             time.sleep(0.2)
             begun = self.first_tokens() - self.first_tokens_before
-            if begun != seen:
+            if begun != seen or (not wait_for_all and begun < self.requests_running()):
                 seen, since = begun, time.monotonic()
             if not wait_for_all and begun > 0 and time.monotonic() - since > NOBODY_BEGINS_SECONDS:
                 break
@@ -319,6 +321,10 @@ class Cluster(Running):
         return sum(value for name, value in self.metrics().items()
                    if name.startswith(("vllm:num_requests_running", "vllm:num_requests_waiting")))
 
+    def requests_running(self):
+        """Without those that wait; those that are at their prompts too."""
+        return sum(value for name, value in self.metrics().items() if name.startswith("vllm:num_requests_running"))
+
     def sent_bytes(self, name):
         return self.metrics(name)[f'lamina_sent_bytes_total{{node="{name}",role="memory"}}']
 
@@ -386,6 +392,9 @@ class Remote(Running):
     def requests_inside(self):
         status = self.status()
         return status["running"] + status["waiting"]
+
+    def requests_running(self):
+        return self.status()["running"]
 
     def first_tokens(self):
         return self.status()["time_to_first_token"]["count"]

@@ -4,6 +4,7 @@
 
 import contextlib
 import io
+import itertools
 import json
 import pathlib
 import sys
@@ -52,7 +53,8 @@ class SweepTest(unittest.TestCase):
 
     def test_fetch_hybrid_settles_on_its_share_before_it_is_measured(self):
         done = []
-        running = mock.Mock(row_seconds=lambda *_: done.append("measured") or 0.1, status=lambda: {}, settled=lambda _: {})
+        running = mock.Mock(row_seconds=lambda *_: done.append("measured") or 0.1, status=lambda: {}, settled=lambda _: {},
+                            begun_rows=8.0, last_stretches=[cluster.Stretch(80.0, {("c0", "dense"): 0.5, ("m0", "tables"): 0.001}, 4096.0)])
         self.sweep.cluster = lambda *_: contextlib.nullcontext(running)
         with mock.patch.object(paper_shared, "wait_for_share", lambda _: done.append("settled")), mock.patch.object(paper_shared.time, "sleep"):
             self.sweep.seconds(STORES, "fetch_hybrid")
@@ -60,6 +62,9 @@ class SweepTest(unittest.TestCase):
             done.clear()
             self.sweep.seconds(STORES, "fetch_recompute")
             self.assertEqual(done, ["measured"])
+        self.assertEqual(self.sweep.notes[-1], {
+            "point": policies.words(STORES), "policy": "fetch_recompute", "begun_rows": 8.0,
+            "stretches": [{"tokens_per_second": 80.0, "context_tokens": 4096.0, "shares": {"c0 dense": 0.5}}]})
 
     def test_every_second_turn_goes_backwards(self):
         asked = []
@@ -124,13 +129,28 @@ class StepTest(unittest.TestCase):
     def test_rows_that_take_turns_have_their_own_context(self):
         """Eight of sixteen rows decode, each of 100 tokens and more."""
         running = cluster.Running("here")
-        running.first_tokens = lambda: 8.0
+        running.first_tokens = running.requests_running = lambda: 8.0
         running.check_load = lambda: None
         running.begin_load = lambda rows, _: setattr(running, "load_rows", rows)
         running.stretches = lambda: [cluster.Stretch(160.0 / (1 + grown), {}, 800.0 * (1 + grown)) for grown in (0.1, 0.2, 0.3)]
         with mock.patch.object(cluster, "NOBODY_BEGINS_SECONDS", -1.0), mock.patch.object(cluster.time, "sleep"):
             self.assertAlmostEqual(running.row_seconds(16, 100), 0.1)
         self.assertEqual(running.begun_rows, 8)
+
+    def test_nothing_is_measured_while_rows_are_at_their_prompts(self):
+        """Twelve of sixteen rows run. The first two have begun long before the others."""
+        running = cluster.Running("here")
+        begun = [0.0, 2.0, 2.0, 2.0, 12.0]
+        running.first_tokens = lambda: begun[0]
+        running.requests_running = lambda: min(begun[0] + 1, 12.0)  # One is at its prompt.
+        running.check_load = lambda: None
+        running.begin_load = lambda rows, _: setattr(running, "load_rows", rows)
+        running.stretches = lambda: []
+        with mock.patch.object(cluster, "NOBODY_BEGINS_SECONDS", 1.5), \
+                mock.patch.object(cluster.time, "monotonic", side_effect=itertools.count()), \
+                mock.patch.object(cluster.time, "sleep", lambda _: begun.pop(0) if len(begun) > 1 else None):
+            running.decode_stretches(16, 100, wait_for_all=False)
+        self.assertEqual(running.begun_rows, 12)
 
 
 if __name__ == "__main__":
