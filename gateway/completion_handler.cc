@@ -545,7 +545,7 @@ void CompletionHandler::CompleteWhole() {
 }
 
 void CompletionHandler::Fail(const absl::Status& error) {
-  const absl::Status status = NameForm(error, request_.form_field);
+  const absl::Status status = request_.names.InClientsWords(NameForm(error, request_.form_field));
   HttpResponse response = ErrorResponse(status);
   if (other_format_ != nullptr) {
     response.body = other_format_->ErrorBody(ToApiError(status));

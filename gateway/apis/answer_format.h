@@ -13,6 +13,7 @@
 #include "absl/status/statusor.h"
 #include "gateway/answer_part.h"
 #include "gateway/api_error.h"
+#include "gateway/apis/field_names.h"
 #include "gateway/completion_format.h"
 #include "gateway/json_object.h"
 
@@ -40,6 +41,7 @@ class AnswerFormat {
 struct TranslatedRequest {
   Json chat;
   std::shared_ptr<AnswerFormat> format;
+  FieldNames names;
 };
 
 // OpenAI's Responses, stateless: text and functions.

@@ -180,7 +180,7 @@ absl::Status AddMessages(JsonObject& body, Json& chat) {
   return absl::OkStatus();
 }
 
-absl::Status AddTools(JsonObject& body, Json& chat) {
+absl::Status AddTools(JsonObject& body, Json& chat, FieldNames& names) {
   const Json* tools = body.Find("tools");
   if (tools == nullptr) {
     return absl::OkStatus();
@@ -208,6 +208,8 @@ absl::Status AddTools(JsonObject& body, Json& chat) {
     }
     LAMINA_RETURN_IF_ERROR(tool.RefuseUnknown());
     out.push_back({{"type", "function"}, {"function", std::move(function)}});
+    names.Add(path + ".function", path);
+    names.Add(path + ".function.parameters", path + ".input_schema");
   }
   chat["tools"] = std::move(out);
   return absl::OkStatus();
@@ -263,6 +265,10 @@ absl::Status AddThinking(JsonObject& body, Json& chat) {
 absl::StatusOr<TranslatedRequest> TranslateMessages(const Json& json, bool count) {
   JsonObject body(json);
   Json chat = Json::object();
+  FieldNames names;
+  names.Add("stop", "stop_sequences");
+  names.Add("parallel_tool_calls", "tool_choice.disable_parallel_tool_use");
+  names.Add("thinking_token_budget", "thinking.budget_tokens");
   for (const char* name : {"model", "max_tokens", "temperature", "top_p", "top_k", "stream"}) {
     if (const Json* value = body.Find(name); value != nullptr) {
       chat[name] = *value;
@@ -277,7 +283,7 @@ absl::StatusOr<TranslatedRequest> TranslateMessages(const Json& json, bool count
     chat["stop"] = stops;
   }
   LAMINA_RETURN_IF_ERROR(AddMessages(body, chat));
-  LAMINA_RETURN_IF_ERROR(AddTools(body, chat));
+  LAMINA_RETURN_IF_ERROR(AddTools(body, chat, names));
   LAMINA_RETURN_IF_ERROR(AddToolChoice(body, chat));
   LAMINA_RETURN_IF_ERROR(AddThinking(body, chat));
   for (const char* name : {"metadata", "service_tier", "cache_control"}) {
@@ -285,9 +291,10 @@ absl::StatusOr<TranslatedRequest> TranslateMessages(const Json& json, bool count
   }
   LAMINA_RETURN_IF_ERROR(body.RefuseUnknown());
   const Json model = chat.value("model", Json());
-  return TranslatedRequest{.chat = std::move(chat),
-                           .format = std::make_shared<MessagesFormat>(
-                               model.is_string() ? model.get<std::string>() : "")};
+  return TranslatedRequest{
+      .chat = std::move(chat),
+      .format = std::make_shared<MessagesFormat>(model.is_string() ? model.get<std::string>() : ""),
+      .names = std::move(names)};
 }
 
 }  // namespace lamina::gateway

@@ -227,6 +227,28 @@ TEST(ResponsesTest, WhatIsNotServedIsNamed) {
   }
 }
 
+TEST(ResponsesTest, AnItemWithoutATypeIsAMessage) {
+  const Json chat = Chat(TranslateResponses(
+      Json::parse(R"({"model":"m","input":[{"type":null,"role":"user","content":"x"}]})")));
+  EXPECT_EQ(chat["messages"], Json::parse(R"([{"role":"user","content":"x"}])"));
+}
+
+TEST(FieldNamesTest, TheNearestNameIsTaken) {
+  FieldNames names;
+  names.Add("a", "x");
+  names.Add("a[0].b", "y");
+  const auto field = [&names](const char* ours) {
+    return FieldOf(names.InClientsWords(BadField(ours, "invalid_value", "m")));
+  };
+  EXPECT_EQ(field("a"), "x");
+  EXPECT_EQ(field("a[1].b"), "x[1].b");
+  EXPECT_EQ(field("a[0].b.c"), "y.c");
+  EXPECT_EQ(field("a[0].bc"), "x[0].bc");
+  EXPECT_EQ(field("ab"), "ab");
+  EXPECT_EQ(FieldOf(names.InClientsWords(absl::InternalError("a"))), "");
+  EXPECT_TRUE(names.InClientsWords(absl::OkStatus()).ok());
+}
+
 TEST(ResponsesTest, AnswersHaveItems) {
   const auto translated = TranslateResponses(Json::parse(R"({"model":"m","input":"x"})"));
   const Json whole = Json::parse(translated->format->Whole(
