@@ -54,6 +54,7 @@ struct FinishedChoice {
   // With prompt_logprobs only; of a chat, in choice 0 alone.
   std::vector<ShownToken> prompt_tokens;
   client::FinishReason finish = client::FinishReason::kNotFinished;
+  std::string stop;     // The stop string that ended it; empty: none did.
   bool called = false;  // It has ended with calls that the model chose to make.
 };
 

@@ -272,9 +272,7 @@ void CompletionHandler::OnChunk(size_t index, const client::Chunk& chunk) {
     return;
   }
   Prompt& prompt = prompts_[index];
-  if (chunk.prompt_tokens > 0) {
-    prompt.tokens = chunk.prompt_tokens;
-  }
+  prompt.tokens = std::max(prompt.tokens, chunk.prompt_tokens);
   prompt.cached = std::max(prompt.cached, chunk.usage.cached_tokens);
   prompt.left_out += chunk.usage.left_out_tokens;
   if (!chunk.prompt.empty()) {
@@ -286,6 +284,7 @@ void CompletionHandler::OnChunk(size_t index, const client::Chunk& chunk) {
     Choice& choice = prompt.choices[chunk.index];
     choice.completion_tokens += static_cast<uint32_t>(chunk.tokens.size());
     choice.finish = chunk.finish_reason;
+    choice.stop = chunk.stop;
     if (request_.return_ids) {
       for (const client::TokenOutput& token : chunk.tokens) {
         choice.ids.push_back(token.token);
@@ -475,6 +474,7 @@ FinishedChoice CompletionHandler::Finished(Prompt& prompt, Choice& choice, uint3
   FinishedChoice finished = {.index = index,
                              .reasoning = std::move(choice.parts.reasoning),
                              .finish = choice.finish,
+                             .stop = choice.stop,
                              .called = choice.parts.called()};
   finished.calls = std::move(choice.parts.calls);
   if (request_.return_ids) {
@@ -510,7 +510,7 @@ void CompletionHandler::Complete() {
   if (other_format_ != nullptr && request_.stream) {
     const Choice& choice = prompts_[0].choices[0];
     Begin(0, 0);
-    Send(other_format_->End(choice.finish, !choice.parts.calls.empty(), counts));
+    Send(other_format_->End({choice.finish, !choice.parts.calls.empty(), choice.stop}, counts));
     End(absl::OkStatus());
     return;
   }

@@ -69,6 +69,7 @@ class CompletionHandler final : public RequestHandler,
     std::vector<ShownToken> tokens;
     std::vector<TokenId> ids;
     client::FinishReason finish = client::FinishReason::kNotFinished;
+    std::string stop;  // The stop string that ended it.
     uint32_t completion_tokens = 0;
     uint32_t characters = 0;  // Characters of the tokens shown so far.
     bool begun = false;       // Streaming: its first event is out.

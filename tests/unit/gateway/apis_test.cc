@@ -62,7 +62,7 @@ std::string StreamOf(AnswerFormat& format) {
                                                         {Kind::kArguments, ":1}"}}) {
     stream += format.Part(part, "c1");
   }
-  stream += format.End(client::FinishReason::kStop, true, counts);
+  stream += format.End({client::FinishReason::kStop, true, ""}, counts);
   return stream;
 }
 
@@ -173,6 +173,31 @@ TEST(MessagesTest, AnswersHaveBlocks) {
                           "message_delta", "message_stop"));
   EXPECT_EQ(Events(stream)[8].second["index"], 2);
   EXPECT_EQ(Events(stream)[8].second["content_block"]["name"], "f");
+}
+
+TEST(MessagesTest, AStopSequenceThatEndsAnAnswerIsNamed) {
+  const auto translated = TranslateMessages(
+      Json::parse(R"({"model":"m","max_tokens":1,"messages":[{"role":"user","content":"x"}]})"),
+      false);
+  AnswerFormat& format = *translated->format;
+  const auto expect = [&format](const AnswerEnd& end, const Json& reason, const Json& sequence) {
+    const Json delta = Events(format.End(end, {})).front().second["delta"];
+    EXPECT_EQ(delta["stop_reason"], reason);
+    EXPECT_EQ(delta["stop_sequence"], sequence);
+    FinishedChoice choice = {.text = "a", .finish = end.finish, .stop = end.stop};
+    if (end.called) {
+      choice.calls.push_back({.id = "c1", .name = "f", .arguments = "{}"});
+    }
+    const Json whole = Json::parse(format.Whole(choice, {}));
+    EXPECT_EQ(whole["stop_reason"], reason);
+    EXPECT_EQ(whole["stop_sequence"], sequence);
+  };
+  const auto stop = client::FinishReason::kStop;
+  expect({stop, false, "END"}, "stop_sequence", "END");
+  expect({stop, true, "END"}, "stop_sequence", "END");
+  expect({stop, true, ""}, "tool_use", nullptr);
+  expect({stop, false, ""}, "end_turn", nullptr);
+  expect({client::FinishReason::kLength, false, ""}, "max_tokens", nullptr);
 }
 
 TEST(MessagesTest, ArgumentsThatNoRequestMayHaveAreLeftOut) {
@@ -298,7 +323,7 @@ TEST(ResponsesTest, TheLastItemOfAStreamThatWasCutIsIncomplete) {
   stream += format.Part({Kind::kText, "Well."}, "");
   stream += format.Part({Kind::kCall, "f"}, "c1");
   stream += format.Part({Kind::kArguments, "{"}, "c1");
-  stream += format.End(client::FinishReason::kLength, false, {});
+  stream += format.End({.finish = client::FinishReason::kLength}, {});
 
   const auto events = Events(stream);
   const Json& output = events.back().second["response"]["output"];
