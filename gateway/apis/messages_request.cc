@@ -38,11 +38,17 @@ absl::StatusOr<std::string> TextOf(const Json& value, const std::string& path) {
   return text;
 }
 
-// A message's blocks become one message of text, thoughts and calls, and one for each result.
-// Unknown keys are ignored, as in messages of chats.
-class BlockReader {
+// Messages of one role that follow each other are one turn, as Anthropic has it. Its blocks become
+// one message of text, thoughts and calls, and one for each result. Unknown keys are ignored, as in
+// messages of chats.
+class TurnReader {
  public:
-  explicit BlockReader(std::string role) : role_(std::move(role)) {}
+  explicit TurnReader(std::string role) : role_(std::move(role)) {}
+
+  const std::string& role() const { return role_; }
+
+  // A message's content that is no list of blocks.
+  void ReadText(const std::string& words) { JoinPart(text_, words); }
 
   absl::Status Read(const Json& value, const std::string& path) {
     if (!value.is_object()) {
@@ -127,7 +133,9 @@ class BlockReader {
   Json results_ = Json::array();
 };
 
-absl::Status AddMessage(const Json& value, const std::string& path, Json& messages) {
+// Reads a message into the turn, or adds the turn and begins the next one.
+absl::Status ReadMessage(const Json& value, const std::string& path,
+                         std::optional<TurnReader>& turn, Json& messages) {
   if (!value.is_object()) {
     return WrongType(path, "an object", value);
   }
@@ -142,19 +150,24 @@ absl::Status AddMessage(const Json& value, const std::string& path, Json& messag
   if (content == nullptr) {
     return Missing(message.PathOf("content"));
   }
-  if (content->is_string()) {
-    messages.push_back({{"role", role}, {"content", *content}});
-    return absl::OkStatus();
-  }
-  if (!content->is_array()) {
+  if (!content->is_string() && !content->is_array()) {
     return WrongType(message.PathOf("content"), "a string or an array of blocks", *content);
   }
-  BlockReader blocks(role);
+  if (turn.has_value() && turn->role() != role) {
+    turn->AddTo(messages);
+    turn.reset();
+  }
+  if (!turn.has_value()) {
+    turn.emplace(role);
+  }
+  if (content->is_string()) {
+    turn->ReadText(content->get<std::string>());
+    return absl::OkStatus();
+  }
   for (size_t i = 0; i < content->size(); ++i) {
     LAMINA_RETURN_IF_ERROR(
-        blocks.Read((*content)[i], absl::StrCat(message.PathOf("content"), "[", i, "]")));
+        turn->Read((*content)[i], absl::StrCat(message.PathOf("content"), "[", i, "]")));
   }
-  blocks.AddTo(messages);
   return absl::OkStatus();
 }
 
@@ -169,8 +182,13 @@ absl::Status AddMessages(JsonObject& body, Json& chat) {
     return BadField("messages", "missing_required_parameter",
                     "'messages' must be an array with messages");
   }
+  std::optional<TurnReader> turn;
   for (size_t i = 0; i < given->size(); ++i) {
-    LAMINA_RETURN_IF_ERROR(AddMessage((*given)[i], absl::StrCat("messages[", i, "]"), messages));
+    LAMINA_RETURN_IF_ERROR(
+        ReadMessage((*given)[i], absl::StrCat("messages[", i, "]"), turn, messages));
+  }
+  if (turn.has_value()) {
+    turn->AddTo(messages);
   }
   // An answer that the client has begun is continued.
   if (given->back()["role"] == "assistant" && messages.back()["role"] == "assistant") {

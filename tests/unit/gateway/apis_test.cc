@@ -112,6 +112,27 @@ TEST(MessagesTest, PartsOfTextAreJoinedByLines) {
   EXPECT_EQ(chat["messages"][2]["content"], "c\nd");
 }
 
+// Templates may demand that roles alternate.
+TEST(MessagesTest, MessagesOfOneRoleThatFollowEachOtherAreOne) {
+  const Json chat = Chat(TranslateMessages(Json::parse(R"({"model":"m","max_tokens":9,"messages":[
+        {"role":"user","content":"a"},{"role":"user","content":[{"type":"text","text":"b"}]},
+        {"role":"assistant","content":[{"type":"tool_use","id":"1","name":"f","input":{}}]},
+        {"role":"assistant","content":[{"type":"tool_use","id":"2","name":"f","input":{}}]},
+        {"role":"user","content":[{"type":"tool_result","tool_use_id":"1","content":"c"}]},
+        {"role":"user","content":[{"type":"tool_result","tool_use_id":"2","content":"d"}]},
+        {"role":"user","content":"e"},
+        {"role":"assistant","content":"f"},{"role":"assistant","content":"g"}]})"),
+                                           /*count=*/false));
+  EXPECT_EQ(chat["messages"], Json::parse(R"([{"role":"user","content":"a\nb"},
+      {"role":"assistant","content":"","tool_calls":[
+        {"id":"1","type":"function","function":{"name":"f","arguments":"{}"}},
+        {"id":"2","type":"function","function":{"name":"f","arguments":"{}"}}]},
+      {"role":"tool","tool_call_id":"1","content":"c"},
+      {"role":"tool","tool_call_id":"2","content":"d"},
+      {"role":"user","content":"e"},{"role":"assistant","content":"f\ng"}])"));
+  EXPECT_EQ(chat["continue_final_message"], true);
+}
+
 TEST(ResponsesTest, PartsOfTextAreJoinedByLines) {
   const Json chat =
       Chat(TranslateResponses(Json::parse(R"({"model":"m","input":[{"role":"user","content":[
