@@ -88,7 +88,8 @@ void CompletionHandler::WriteEchoes() {
         std::vector<std::string> members;
         for (Prompt& prompt : self->prompts_) {
           members.push_back(self->format_.TextMembers(
-              prompt.echo, self->PromptTokens(prompt, self->request_.alternatives()), 0));
+              prompt.echo, self->PromptTokens(prompt, self->request_.alternatives()),
+              prompt.echo_offset));
           prompt.echo_tokens.clear();
         }
         return members;
@@ -369,6 +370,7 @@ FinishedChoice CompletionHandler::Finished(Prompt& prompt, Choice& choice, uint3
   finished.text = request_.echo ? prompt.echo + choice.parts.text : std::move(choice.parts.text);
   if (request_.echo && request_.logprobs) {
     finished.tokens = PromptTokens(prompt, request_.alternatives());
+    finished.text_offset = prompt.echo_offset;
   }
   finished.tokens.insert(finished.tokens.end(), std::make_move_iterator(choice.tokens.begin()),
                          std::make_move_iterator(choice.tokens.end()));

@@ -86,6 +86,7 @@ class CompletionHandler final : public RequestHandler,
     std::vector<TokenId> ids;             // With return_token_ids.
     std::string echo;                     // Text of the prompt.
     std::vector<ShownToken> echo_tokens;  // With log-probabilities only.
+    int64_t echo_offset = 0;              // Where they begin in the text, as TextMembers() has it.
     std::string echo_members;             // Streaming: what the event that shows it has.
     std::vector<Choice> choices;
   };
