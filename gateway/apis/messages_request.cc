@@ -190,9 +190,15 @@ absl::Status AddMessages(JsonObject& body, Json& chat) {
   if (turn.has_value()) {
     turn->AddTo(messages);
   }
-  // An answer that the client has begun is continued.
-  if (given->back()["role"] == "assistant" && messages.back()["role"] == "assistant") {
-    chat["continue_final_message"] = true;
+  // An answer that the client has begun is continued; one that has nothing yet is none.
+  const Json& last = messages.back();
+  if (given->back()["role"] == "assistant" && last["role"] == "assistant") {
+    const bool is_empty = last["content"] == "" && last.size() == 2;
+    if (is_empty && messages.size() > 1) {
+      messages.erase(messages.size() - 1);
+    } else {
+      chat["continue_final_message"] = true;
+    }
   }
   chat["messages"] = std::move(messages);
   return absl::OkStatus();

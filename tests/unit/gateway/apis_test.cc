@@ -100,6 +100,19 @@ TEST(MessagesTest, AnAnswerThatWasBegunIsContinued) {
   EXPECT_EQ(chat["thinking_token_budget"], 5);
 }
 
+TEST(MessagesTest, AnAnswerThatWasBegunWithNothingIsNone) {
+  for (const char* content : {R"("")", "[]", R"([{"type":"text","text":""}])"}) {
+    const Json chat = Chat(TranslateMessages(
+        Json::parse(
+            R"({"model":"m","max_tokens":9,"messages":[{"role":"user","content":"Hi"},
+                {"role":"assistant","content":)" +
+            std::string(content) + "}]}"),
+        false));
+    EXPECT_EQ(chat["messages"], Json::parse(R"([{"role":"user","content":"Hi"}])")) << content;
+    EXPECT_FALSE(chat.contains("continue_final_message")) << content;
+  }
+}
+
 TEST(MessagesTest, PartsOfTextAreJoinedByLines) {
   const Json chat = Chat(TranslateMessages(Json::parse(R"({"model":"m","max_tokens":9,
         "system":[{"type":"text","text":"a"},{"type":"text","text":"b"}],
