@@ -375,6 +375,11 @@ const std::vector<ClusterMode>& CutModes() {
   static const std::vector<ClusterMode> modes = {
       {"attend_remote", [](LocalClusterOptions&) {}},
       {"fetch_heads", [](LocalClusterOptions& options) { options.fetch_bytes = 2 << 20; }},
+      {"fetch_heads_with_resident",
+       [](LocalClusterOptions& options) {
+         options.fetch_bytes = 2 << 20;
+         options.resident_bytes = 256 << 10;
+       }},
       {"fetch_recompute",
        [](LocalClusterOptions& options) {
          options.fetch_bytes = 8 << 20;
