@@ -75,6 +75,7 @@ class Running:
         self.chunk_choice = ""  # When a rate was measured.
         self.lane_choice = ""
         self.first_tokens_before = 0.0
+        self.last_stretches = []  # Of row_seconds().
 
     def status(self):
         done = subprocess.run([BIN / "lamina", "status", "--json", "--server", self.address],
@@ -120,8 +121,8 @@ class Running:
     def row_seconds(self, rows, context):
         """Seconds in which each of so many rows gets a token at the context asked for, rows that take turns included. Answers grow while they are
         measured, those of fast steps grow more, and one that finds no slot any more waits again: contexts are those of a row that is in a lane."""
-        stretches = self.decode_stretches(rows, context, wait_for_all=False)
-        return step_at([(one.context_tokens / one.rows, rows / one.tokens_per_second) for one in stretches], context)
+        self.last_stretches = self.decode_stretches(rows, context, wait_for_all=False)
+        return step_at([(one.context_tokens / one.rows, rows / one.tokens_per_second) for one in self.last_stretches], context)
 
     def context_tokens(self):
         """Of all rows in lanes."""

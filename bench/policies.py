@@ -47,6 +47,7 @@ class Sweep:
     def __init__(self, folder):
         self.models = {"smollm2": cluster.MODEL, "multi_head": folder}
         self.clusters = 0
+        self.notes = []  # For a step that nobody expects: how many rows ran, and what each node did meanwhile.
 
     def cluster(self, point, policy):
         self.clusters += 1
@@ -69,7 +70,15 @@ class Sweep:
             if policy == "fetch_hybrid":
                 paper_shared.settle_share(running, lambda: running.row_seconds(rows, context))
             status = running.settled(START_IDLE_SECONDS) if policy == "auto" else running.status()
-            return running.row_seconds(rows, context), status
+            step = running.row_seconds(rows, context)
+            self.note(point, policy, running)
+            return step, status
+
+    def note(self, point, policy, running):
+        stretches = [{"tokens_per_second": one.tokens_per_second, "rows": one.rows, "context_tokens": one.context_tokens,
+                      "shares": {f"{node} {part}": round(share, 3) for (node, part), share in one.shares.items() if share >= 0.01}}
+                     for one in running.last_stretches]
+        self.notes.append({"point": words(point), "policy": policy, "stretches": stretches})
 
 
 def can_have(point, policy):
@@ -155,7 +164,7 @@ def main():
         sweep = Sweep(folder)
         for number in numbers:
             results.append(measure(sweep, points[number - 1], arguments.turns))
-            write(arguments.json, {"machine": processor.machine(), "results": results})
+            write(arguments.json, {"machine": processor.machine(), "results": results, "notes": sweep.notes})
             best, holds = report(results[-1])
             if best is not None:
                 fastest.append(best)

@@ -73,7 +73,8 @@ class SweepTest(unittest.TestCase):
 
     def test_fetch_hybrid_settles_on_its_share_before_it_is_measured(self):
         done = []
-        running = mock.Mock(row_seconds=lambda *_: done.append("measured") or 0.1, status=lambda: {}, settled=lambda _: {})
+        running = mock.Mock(row_seconds=lambda *_: done.append("measured") or 0.1, status=lambda: {}, settled=lambda _: {},
+                            last_stretches=[cluster.Stretch(80.0, {("c0", "dense"): 0.5, ("m0", "tables"): 0.001}, 4096.0, 8.0)])
         self.sweep.cluster = lambda *_: contextlib.nullcontext(running)
         with mock.patch.object(paper_shared, "wait_for_share", lambda _: done.append("settled")), mock.patch.object(paper_shared.time, "sleep"):
             self.sweep.seconds(STORES, "fetch_hybrid")
@@ -81,6 +82,9 @@ class SweepTest(unittest.TestCase):
             done.clear()
             self.sweep.seconds(STORES, "fetch_recompute")
             self.assertEqual(done, ["measured"])
+        self.assertEqual(self.sweep.notes[-1], {
+            "point": policies.words(STORES), "policy": "fetch_recompute",
+            "stretches": [{"tokens_per_second": 80.0, "rows": 8.0, "context_tokens": 4096.0, "shares": {"c0 dense": 0.5}}]})
 
     def test_every_second_turn_goes_backwards(self):
         asked = []
