@@ -276,20 +276,27 @@ class Cluster(Running):
     def __enter__(self):
         need("lamina", *{program for program, _ in self.names})
         need_model(self.model_path)
+        try:
+            self.start()
+        except BaseException:  # Whoever ends it meanwhile, with a signal too: `with` ends only what was entered.
+            self.__exit__()
+            raise
+        return self
+
+    def start(self):
         for program, name in self.names:
-            log = open(pathlib.Path(self.folder.name) / f"{name}.log", "wb")
-            self.processes.append(subprocess.Popen(
-                [BIN / program, "--cluster", self.config, "--name", name], stdout=log, stderr=log))
+            with open(pathlib.Path(self.folder.name) / f"{name}.log", "wb") as log:
+                self.processes.append(subprocess.Popen(
+                    [BIN / program, "--cluster", self.config, "--name", name], stdout=log, stderr=log))
         deadline = time.monotonic() + START_SECONDS_MAX
         while time.monotonic() < deadline:
             if self.status().get("state") == "serving":
-                return self
+                return
             if any(process.poll() is not None for process in self.processes):
                 break  # Its log says why.
             time.sleep(0.2)
         logs = "".join((pathlib.Path(self.folder.name) / f"{n}.log").read_text()[-500:]
                        for _, n in self.names)
-        self.__exit__()
         raise RuntimeError(f"the cluster did not start (it has {START_SECONDS_MAX} s for it):\n{logs}")
 
     def __exit__(self, *_):

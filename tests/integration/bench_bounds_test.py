@@ -220,6 +220,28 @@ class FloorTest(unittest.TestCase):
         self.assertIn("| one node (`local`) | 1 x 1024 | 1 | 257 | 60.0 | 10.0 | 4.9 | 0.49 | 100 |", table)
 
 
+class ClusterTest(unittest.TestCase):
+    def test_a_start_that_is_interrupted_leaves_no_daemon(self):
+        for end in (KeyboardInterrupt, SystemExit):
+            running = cluster.Cluster(1)
+            daemons = []
+
+            def started(*_, **__):
+                daemons.append(mock.Mock())
+                return daemons[-1]
+
+            with mock.patch.multiple(cluster, need=mock.DEFAULT, need_model=mock.DEFAULT), \
+                    mock.patch.object(cluster.subprocess, "Popen", started), mock.patch.object(running, "status", side_effect=end), \
+                    self.assertRaises(end):
+                with running:
+                    self.fail("it has not started")
+            self.assertEqual(len(daemons), 4)
+            for daemon in daemons:
+                daemon.terminate.assert_called_once()
+                daemon.wait.assert_called()
+            self.assertFalse(pathlib.Path(running.folder.name).exists())
+
+
 class SidesTest(unittest.TestCase):
     """What two sides of a comparison are, and how it is judged."""
 

@@ -250,6 +250,15 @@ class AllTest(SuiteTest):
         self.assertEqual(running.wait(60), 128 + signal.SIGTERM)
         self.assert_nothing_is_left()
 
+    def test_a_second_signal_while_it_ends_its_suite_leaves_nothing_either(self):
+        process = mock.Mock(pid=7)
+        process.poll.return_value = None
+        process.wait.side_effect = [KeyboardInterrupt, 0]
+        sent = []
+        with mock.patch.object(all_suites.os, "killpg", lambda _, number: sent.append(number)), self.assertRaises(KeyboardInterrupt):
+            all_suites.end(process)
+        self.assertEqual(sent, [signal.SIGTERM, signal.SIGKILL])
+
     def test_another_machines_file_is_refused(self):
         path = self.tree / "all.json"
         path.write_text(json.dumps({"machine": "another", "suites": {}}))
