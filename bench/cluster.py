@@ -81,14 +81,14 @@ class Running:
                               capture_output=True, text=True, check=False)
         return json.loads(done.stdout) if done.returncode == 0 else {}
 
-    def begin_load(self, rows, context, policy=None, draws=()):
-        """A closed load of `rows` requests, whose answers outlast all prompts and the measurement. `policy`: of a cluster with several.
-        `draws`: flags of `lamina bench` that say how tokens are drawn."""
+    def begin_load(self, rows, context, policy=None, draws=(), answer_tokens=None):
+        """A closed load of `rows` requests, whose answers outlast all prompts and the measurement, or have so many tokens. `policy`: of a cluster with
+        several. `draws`: flags of `lamina bench` that say how tokens are drawn."""
         self.load_rows = rows
         self.first_tokens_before = self.first_tokens()
         self.load = subprocess.Popen(
             [BIN / "lamina", "bench", "--json", "--server", self.address, "--concurrency", str(rows), "--requests",
-             str(rows), "--input-tokens", str(context), "--output-tokens", str(self.answer_tokens(context)),
+             str(rows), "--input-tokens", str(context), "--output-tokens", str(answer_tokens or self.answer_tokens(context)),
              *(["--policy", policy] if policy else []), *draws],
             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What suites compare their figures with: bounds of the same run, predictions, and sides in turns. Nothing is measured here."""
 
+import argparse
 import contextlib
 import io
 import json
@@ -20,11 +21,13 @@ import fetch_attention  # noqa: E402
 import floor  # noqa: E402
 import paper_hybridserve  # noqa: E402
 import peer_systems  # noqa: E402
+import prefill  # noqa: E402
 import sampling  # noqa: E402
 import spill  # noqa: E402
 import spill_model  # noqa: E402
 import tables  # noqa: E402
 import threads  # noqa: E402
+import trace  # noqa: E402
 import turns  # noqa: E402
 
 
@@ -240,6 +243,45 @@ class ClusterTest(unittest.TestCase):
                 daemon.terminate.assert_called_once()
                 daemon.wait.assert_called()
             self.assertFalse(pathlib.Path(running.folder.name).exists())
+
+
+class PrefillTest(unittest.TestCase):
+    def test_the_row_has_the_prompt_that_was_asked(self):
+        readers = mock.Mock(gaps=lambda *_: [10.0, 20.0])
+        running = mock.Mock(address="here:7400")
+        with mock.patch.object(prefill, "Readers", lambda *_: readers), mock.patch.object(prefill.subprocess, "Popen") as asked, \
+                mock.patch.multiple(prefill.cluster, Cluster=lambda *_, **__: contextlib.nullcontext(running)), \
+                mock.patch.object(prefill, "program", lambda name: name), contextlib.redirect_stdout(io.StringIO()):
+            asked.return_value.communicate.return_value = ('{"prompt_tokens": 4001, "ttft_ms": 5}', None)
+            row = prefill.measure(argparse.Namespace(server=None, lanes="auto", rows=2, tokens=9, prompt_tokens=4096), "inline", 512, None)
+        self.assertEqual((row["prompt_tokens"], row["during"]["tokens"]), (4001, 2))
+
+
+class TraceTest(unittest.TestCase):
+    ARGUMENTS = types.SimpleNamespace(rows=16, context=4096, server=None)
+
+    def test_nothing_is_measured_while_prompts_are_computed(self):
+        begun = iter([False, False, True])
+        running = mock.Mock(all_decode=lambda: next(begun))
+        with mock.patch.object(trace.time, "sleep"):
+            trace.begin(running, self.ARGUMENTS)
+        self.assertEqual(next(begun, "none left"), "none left")
+        # Prompt and answer are no more than the cluster takes.
+        running.begin_load.assert_called_once_with(16, 4096, answer_tokens=4096)
+
+    def test_a_load_that_is_refused_ends_the_suite(self):
+        running = cluster.Running("here")
+        running.first_tokens = lambda: 0.0
+        with mock.patch.object(cluster.subprocess, "Popen") as started, mock.patch.object(trace.time, "sleep"), \
+                self.assertRaisesRegex(RuntimeError, "the load of 16 requests ended before it was measured"):
+            started.return_value.poll.return_value = 1
+            trace.begin(running, self.ARGUMENTS)
+        self.assertEqual(started.call_args[0][0][-2:], ["--output-tokens", "4096"])
+
+    def test_a_rate_is_that_between_ends_of_steps(self):
+        ends = iter([(10.0, 160), (12.5, 660)])
+        with mock.patch.object(trace.time, "sleep"):
+            self.assertEqual(trace.tokens_per_second(mock.Mock(step_end=lambda: next(ends)), 2), 200)
 
 
 class SidesTest(unittest.TestCase):
