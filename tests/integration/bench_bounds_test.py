@@ -19,6 +19,7 @@ import decode  # noqa: E402
 import fetch  # noqa: E402
 import fetch_attention  # noqa: E402
 import floor  # noqa: E402
+import local  # noqa: E402
 import paper_hybridserve  # noqa: E402
 import peer_systems  # noqa: E402
 import prefill  # noqa: E402
@@ -304,6 +305,49 @@ class SidesTest(unittest.TestCase):
     def test_a_side_has_its_threads(self):
         self.assertIn(", threads: 16}", self.side(threads=16).running.config.read_text())
         self.assertNotIn("threads:", self.side().running.config.read_text())
+
+    def compare(self, forms, **keys):
+        """(What is found, printed, seconds of each turn by side) of a side whose steps take 20 ms and one of 10 ms, in four turns."""
+        sides, spans = [], {}
+
+        for name, step, form in (("slow", 0.02, forms[0]), ("fast", 0.01, forms[1])):
+            side = turns.Side(name, lanes="auto", local=True, **keys)
+            self.addCleanup(side.running.folder.cleanup)
+            side.running.load_rows = 16
+
+            def turn(seconds, side=side, step=step, form=form):
+                spans.setdefault(side.name, []).append(seconds)
+                side.weights = form
+                return cluster.Stretch(16 / step, {}, 16000.0, 16)
+
+            side.turn = turn
+            sides.append(side)
+        with mock.patch.multiple(turns, begin=mock.DEFAULT, end=mock.DEFAULT), contextlib.redirect_stdout(io.StringIO()) as out:
+            found = turns.compare(sides, 16, 1000, 4, 2.0)
+        return found, out.getvalue(), spans
+
+    def test_rows_of_the_faster_side_get_no_more_tokens(self):
+        found, _, spans = self.compare(("bf16 257.3 MiB", "bf16 257.3 MiB"))
+        self.assertEqual(spans["slow"], [2.0] * 4)
+        self.assertEqual(spans["fast"][0], 2.0)
+        for seconds in spans["fast"][1:]:
+            self.assertAlmostEqual(seconds, 1.0)
+        self.assertAlmostEqual(found["slow"]["ratio"], 2)
+
+    def test_sides_that_chose_other_forms_of_weights_are_named(self):
+        odd = ("Q4_1 63.9 MiB, bf16 54.2 MiB", "bf16 257.3 MiB")
+        found, text, _ = self.compare(odd)
+        self.assertEqual((found["slow"]["weights"], found["fast"]["weights"]), odd)
+        self.assertIn("weights differ, and ratios are of that too: slow Q4_1 63.9 MiB, bf16 54.2 MiB; fast bf16 257.3 MiB\n", text)
+        for forms, keys in (((odd[0], odd[0]), {}), (odd, {"weights": "packed"})):
+            self.assertEqual(self.compare(forms, **keys)[1], "")
+
+    def test_pools_and_one_node_have_one_form_of_weights(self):
+        for words, form in ((("--weights", "auto"), None), ((), "bf16")):
+            parser = argparse.ArgumentParser()
+            turns.add_weights(parser)
+            keys = local.keys_of(argparse.Namespace(capacity="3GiB", **vars(parser.parse_args(words))))
+            self.assertEqual(keys, {"capacity": "3GiB", "weights": form})
 
     def test_draws_are_judged_by_turns(self):
         found = {"rows": 16, "context": 1024, "drawn": {"tokens_per_second": 490, "ratio": 1.02, "ratios": [1.01, 1.02, 1.04]},
