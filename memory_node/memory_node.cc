@@ -109,6 +109,7 @@ absl::StatusOr<std::unique_ptr<kernels::WindowChannel>> MemoryNode::ChooseChanne
   absl::StatusOr<std::unique_ptr<kernels::WindowChannel>> opened = OpenChannel(silence_max);
   if (!opened.ok()) {
     obstacle = std::string(opened.status().message());
+    LAMINA_RETURN_IF_ERROR(kept_.device->MakeStepLanes({}));  // Nobody uses their memory.
     return nullptr;
   }
   return opened;

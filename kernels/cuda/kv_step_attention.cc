@@ -110,18 +110,20 @@ absl::Status CudaKvStepAttention::TryKernels() {
   return absl::OkStatus();
 }
 
-// K and V of slot 0 become those of the lane's first row.
+// K and V of slot 0 become those of the lane's first row. Head by head: these may lie further apart
+// than the strides that a copy of rows takes, 2 GiB.
 absl::Status CudaKvStepAttention::ReadFirstSlot(const Lane& lane, uint32_t index) {
   const KvLayers::Layer& layer = layers_[index];
   const AttentionDescriptor& d = layer.descriptor;
-  const size_t head_bytes = d.head_dim * sizeof(BFloat16);
-  const CopyShape heads = {.row_bytes = head_bytes,
-                           .rows = d.kv_heads,
-                           .to_stride = head_bytes,
-                           .from_stride = layer.head_stride * sizeof(BFloat16)};
   BFloat16* const k = lane.rows + d.q_width();
-  LAMINA_RETURN_IF_ERROR(CopyRowsAsync(k, layer.k, heads, lane.stream));
-  return CopyRowsAsync(k + d.kv_width(), layer.v, heads, lane.stream);
+  BFloat16* const v = k + d.kv_width();
+  const size_t bytes = d.head_dim * sizeof(BFloat16);
+  for (size_t head = 0; head < d.kv_heads; ++head) {
+    const size_t from = head * layer.head_stride;
+    LAMINA_RETURN_IF_ERROR(CopyAsync(k + head * d.head_dim, layer.k + from, bytes, lane.stream));
+    LAMINA_RETURN_IF_ERROR(CopyAsync(v + head * d.head_dim, layer.v + from, bytes, lane.stream));
+  }
+  return absl::OkStatus();
 }
 
 std::vector<const Stream*> CudaKvStepAttention::streams(uint32_t lanes) const {

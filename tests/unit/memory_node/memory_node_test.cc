@@ -67,12 +67,16 @@ class Faults final : public control::NodeReporter {
   std::vector<std::pair<uint64_t, absl::Status>> faults_;
 };
 
-// The processor's device, until it is broken. It takes lanes, as far as it has memory for them.
+struct DeviceLanes {
+  uint32_t most = 8;  // That there is memory for.
+  uint32_t made = 0;
+};
+
+// The processor's device, until it is broken. It takes lanes, and makes no channel on them.
 class BreakableDevice final : public kernels::KvDevice {
  public:
-  BreakableDevice(std::unique_ptr<kernels::KvDevice> device, const bool& broken,
-                  const uint32_t& lanes_max)
-      : device_(std::move(device)), broken_(broken), lanes_max_(lanes_max) {}
+  BreakableDevice(std::unique_ptr<kernels::KvDevice> device, const bool& broken, DeviceLanes& lanes)
+      : device_(std::move(device)), broken_(broken), lanes_(lanes) {}
 
   const std::string& name() const override { return device_->name(); }
   uint32_t slots() const override { return device_->slots(); }
@@ -91,8 +95,9 @@ class BreakableDevice final : public kernels::KvDevice {
   }
   kernels::KvDeviceRows* device_rows() override { return nullptr; }
   absl::Status MakeStepLanes(const kernels::StepLanes& lanes) override {
-    return lanes.lanes > lanes_max_ ? absl::ResourceExhaustedError("no memory for lanes")
-                                    : absl::OkStatus();
+    const bool fits = lanes.lanes <= lanes_.most;
+    lanes_.made = fits ? lanes.lanes : 0;
+    return fits ? absl::OkStatus() : absl::ResourceExhaustedError("no memory for lanes");
   }
   kernels::KvStepAttention* step_attention() override { return nullptr; }
   absl::StatusOr<std::unique_ptr<kernels::WindowChannel>> MakeChannel(
@@ -103,7 +108,7 @@ class BreakableDevice final : public kernels::KvDevice {
  private:
   const std::unique_ptr<kernels::KvDevice> device_;
   const bool& broken_;
-  const uint32_t& lanes_max_;
+  DeviceLanes& lanes_;
 };
 
 class WholeMemoryNodeTest : public ::testing::Test {
@@ -148,7 +153,7 @@ class WholeMemoryNodeTest : public ::testing::Test {
       if (!device.ok()) {
         return device.status();
       }
-      return std::make_unique<BreakableDevice>(*std::move(device), broken_, lanes_max_);
+      return std::make_unique<BreakableDevice>(*std::move(device), broken_, lanes_);
     };
   }
 
@@ -241,8 +246,8 @@ class WholeMemoryNodeTest : public ::testing::Test {
   const std::shared_ptr<transport::FakeNetwork> network_ =
       transport::FakeNetwork::Named("memory_node_test");
   ThreadPool pool_{{}};
-  bool broken_ = false;     // The device, in the middle of an epoch.
-  uint32_t lanes_max_ = 8;  // The most that it has memory for.
+  bool broken_ = false;  // The device, in the middle of an epoch.
+  DeviceLanes lanes_;
   std::function<bool(const kernels::KvDeviceOptions&)> refuses_;
   Faults faults_;
   std::vector<std::byte> window_ = std::vector<std::byte>(4096);
@@ -500,7 +505,7 @@ TEST_F(WholeMemoryNodeTest, ANewEpochEndsTheOneBefore) {
 
 TEST_F(WholeMemoryNodeTest, WithoutMemoryForItsLanesADeviceServesWithoutWaiting) {
   transport_ = "shm://";
-  lanes_max_ = 0;
+  lanes_.most = 0;
   plan::EpochConfig config = Config(1);
   config.memory_waits = true;
 
@@ -514,13 +519,13 @@ TEST_F(WholeMemoryNodeTest, WithoutMemoryForItsLanesADeviceServesWithoutWaiting)
 // Neither lanes without memory, nor others that have some, nor none cost what is stored.
 TEST_F(WholeMemoryNodeTest, OtherLanesKeepTheArena) {
   transport_ = "shm://";
-  lanes_max_ = 1;
+  lanes_.most = 1;
   plan::EpochConfig config = Config(1);
   config.memory_waits = true;
   Make({.device = "toy"});
   const auto before = node_->Configure(config);
   ASSERT_TRUE(before.ok()) << before.status();
-  EXPECT_THAT(before->windows, HasSubstr(" cannot wait")) << "it has lanes, and no channel";
+  EXPECT_THAT(before->windows, HasSubstr(" cannot wait")) << "lanes fit, a channel fails";
   struct Change {
     uint32_t lanes;
     bool waits;
@@ -552,6 +557,7 @@ TEST_F(WholeMemoryNodeTest, ADeviceThatCannotWaitServesWithoutIt) {
   ASSERT_TRUE(prepared.ok()) << prepared.status();
   EXPECT_THAT(prepared->windows, HasSubstr("which does not wait itself: "));
   EXPECT_THAT(prepared->windows, HasSubstr(" cannot wait"));
+  EXPECT_EQ(lanes_.made, 0u) << "memory that nobody uses";
 }
 
 TEST_F(WholeMemoryNodeTest, WindowsThatNoDeviceReachesAreServedByTheThread) {
