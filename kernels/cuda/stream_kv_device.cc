@@ -129,9 +129,12 @@ class StreamKvDevice final : public KvDevice {
       rows = left_out = partials = 0;
       extents = 0;
     }
-    // How many rows lie between the last one and the item's from `done` on. Nothing: one launch
-    // does not take both.
+    // How many rows lie between the last one, if there is any, and the item's from `done` on.
+    // Nothing: one launch does not take both.
     std::optional<uint32_t> RowsBefore(const AttentionItem& item, uint32_t done) const {
+      if (rows == 0) {
+        return 0;
+      }
       if (q_stride != item.q_stride || out_stride != item.out_stride) {
         return std::nullopt;
       }
@@ -144,8 +147,10 @@ class StreamKvDevice final : public KvDevice {
       const size_t between = q_stride == 0 ? 0 : static_cast<size_t>(ahead) / q_stride;
       const bool alike = between * q_stride == static_cast<size_t>(ahead) &&
                          between * out_stride == static_cast<size_t>(out_ahead);
-      return alike && between <= kLeftOutMax ? std::optional(static_cast<uint32_t>(between))
-                                             : std::nullopt;
+      if (!alike || between > kLeftOutMax) {
+        return std::nullopt;
+      }
+      return static_cast<uint32_t>(between);
     }
   };
 
@@ -204,20 +209,19 @@ class StreamKvDevice final : public KvDevice {
             std::min(item.query_tokens - done, limits_.query_rows_max - part_.rows), blocks,
             limits_.partials_max - part_.partials);
         const bool fits = room > 0 && part_.extents + item.extents.size() <= limits_.extents_max;
-        const std::optional<uint32_t> between =
-            part_.rows == 0 ? std::optional(uint32_t{0}) : part_.RowsBefore(item, done);
-        if (part_.rows > 0 && (!fits || !between.has_value())) {
-          LAMINA_RETURN_IF_ERROR(AttendPart(layer));
+        const std::optional<uint32_t> between = part_.RowsBefore(item, done);
+        if (fits && between.has_value()) {
+          AddToPart(item, done, room, *between);
+          part_.partials += layer.attention->PartialsOf(room, blocks);
+          done += room;
           continue;
         }
-        if (!fits) {
+        if (part_.rows == 0) {
           return absl::InternalError(
               absl::StrCat(name_, ": a query token at ", item.first_position + done, " with ",
                            item.extents.size(), " extents is more than this device was made for"));
         }
-        AddToPart(item, done, room, *between);
-        part_.partials += layer.attention->PartialsOf(room, blocks);
-        done += room;
+        LAMINA_RETURN_IF_ERROR(AttendPart(layer));
       }
     }
     return AttendPart(layer);
