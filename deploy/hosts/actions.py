@@ -26,6 +26,8 @@ def _paths(file, settings, host_name):
         if file.tls[key]:
             path = os.path.realpath(file.tls[key].replace(HOST_MARK, host_name))
             words.append(f"tls.{key}={config.quoted(path)}")
+    # Those of the coordinator and the gateway, which may be started again from another folder. Not behind links: one may be a pipe.
+    words += [f"{key}={config.quoted(os.path.abspath(path))}" for key, path in file.files.items()]
     return words
 
 

@@ -83,6 +83,7 @@ class ClusterFile:
         self.bundle_dir = read["bundle_dir"]
         self.tls = read["tls"]
         self.gateway_tls = read["gateway_tls"]
+        self.files = read["files"]
         self.daemons = [Daemon(d["role"], d["name"], d["host"], d["address"]) for d in read["daemons"]]
 
     def daemon(self, name):

@@ -5,6 +5,7 @@
 The pretenders are shell scripts in a folder of their own; `lamina config` is the real one.
 """
 
+import json
 import os
 import re
 import signal
@@ -144,6 +145,18 @@ class ClusterScriptTest(unittest.TestCase):
     def test_the_model_is_found_from_here_and_handed_on_as_an_absolute_path(self):
         self.assertEqual(self.script("up").returncode, 0)
         self.assertIn(f"model: {self.model}\n", (self.state / "cluster.yaml").read_text())
+
+    def test_files_of_the_coordinator_and_the_gateway_stay_where_they_were(self):
+        """A restart that is typed in another folder finds the same journal."""
+        self.file.write_text(cluster_file(model="model.gguf", chat_template="it's.jinja", coordinator={"listen": "127.0.0.1:0", "journal": "live/journal",
+                                                                                                      "spans": "/dev/null"},
+                                          gateway={"listen": "127.0.0.1:0", "api_keys_file": "keys"}))
+        self.assertEqual(self.script("up").returncode, 0)
+        written = subprocess.run([str(BIN / "lamina"), "config", "--json", "--cluster", str(self.state / "cluster.yaml")], capture_output=True,
+                                 text=True)
+        self.assertEqual(json.loads(written.stdout)["files"], {
+            "chat_template": f"{self.directory}/it's.jinja", "coordinator.spans": "/dev/null",
+            "coordinator.journal": f"{self.directory}/live/journal", "gateway.api_keys_file": f"{self.directory}/keys"})
 
     def test_other_hosts_are_told_an_address_that_they_can_reach(self):
         self.file.write_text(cluster_file(
