@@ -212,6 +212,16 @@ class DoctorTest(unittest.TestCase):
         self.assertRegex(line, rf"^serving at 0\.0\.0\.0:(\d+); .* --peer {host}:\1 --cluster-token-file {re.escape(token)}$")
 
 
+    def test_a_secret_that_cannot_be_read_is_said(self):
+        """Not only that the other doctor wants one."""
+        missing = "/nonexistent/cluster.token"
+        for more in ([], ["--only-peer"]):
+            result = run("doctor", "--peer", f"127.0.0.1:{unused_port()}", "--cluster-token-file", missing, "--json", *more)
+            findings = {finding["check"]: finding for finding in json.loads(result.stdout)}
+            self.assertEqual((result.returncode, findings["secret"]["state"]), (1, "fail"), result.stdout)
+            self.assertIn(missing, findings["secret"]["found"])
+
+
 class DaemonTest(unittest.TestCase):
     def test_a_node_that_the_file_has_not_is_told_which_it_has(self):
         result = run("--cluster", REPO / "deploy/clusters/local.yaml", "--name", "m9", program="lamina-memory")
