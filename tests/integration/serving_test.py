@@ -196,6 +196,12 @@ class ServingTest(unittest.TestCase):
         tokens = self.ok("tokenize", "--prompt", "Hello, world")
         self.assertEqual(self.ok("detokenize", "--tokens", "-", stdin=tokens), "Hello, world\n")
 
+    def test_text_is_printed_whole_also_behind_a_zero(self):
+        given = self.cluster.directory / "zero.txt"
+        given.write_bytes(b"one\0two")
+        tokens = self.ok("tokenize", "--prompt-file", str(given))
+        self.assertEqual(self.ok("detokenize", "--tokens", "-", stdin=tokens), "one\0two\n")
+
     def test_score_gives_one_logprob_fewer_than_tokens(self):
         score = json.loads(self.ok("score", "--prompt", "The sky is blue today", "--json"))
         self.assertEqual(len(score["logprobs"]), len(score["tokens"]) - 1)
