@@ -8,7 +8,7 @@ import re
 import bundle
 import settings as config
 import watch
-from cluster import Cluster, check_port, find_model, make_token, on_all
+from cluster import Cluster, check_port, find_model, make_token, on_all, write_whole
 from host import SshHost
 from output import Failure, Interrupted, Usage, own_command, say
 
@@ -91,7 +91,7 @@ def _configure(cluster):
             raise Failure(f"tls.{key}: {cluster.file.tls[key]} is not there; {own_command('certificates', settings=settings)} makes "
                           "those of a cluster that has none")
     make_token(cluster.file.token_file)
-    effective.write_text(cluster.file.yaml)
+    write_whole(effective, cluster.file.yaml)
 
 
 def _need_gateway(cluster):

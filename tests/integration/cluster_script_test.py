@@ -18,10 +18,10 @@ from pathlib import Path
 
 from harness import BIN, REPO, cluster_file
 
-# Takes the real command for all but status, which says what the file `state` says.
+# Takes the real command for all but status, which says what the file `state` says; not to who would speak TLS.
 LAMINA = """#!/bin/bash
 if [[ $1 == status ]]; then
-  [[ -f {dir}/state ]] || exit 1
+  [[ -f {dir}/state && -z ${{LAMINA_TLS_CA:-}} ]] || exit 1
   echo "{{\\"epoch\\":1,\\"state\\":\\"$(cat {dir}/state)\\",\\"model\\":\\"m\\"}}"
 else
   exec {bin}/lamina "$@"
@@ -130,6 +130,11 @@ class ClusterScriptTest(unittest.TestCase):
         self.assertFalse(any(self.lives(pid) for pid in pids.values()))
         self.assertEqual(self.pids(), {})
         self.assertIn("m0 ends", (self.state / "m0.log").read_text(), "it was let drain")
+
+    def test_the_ca_of_another_cluster_is_not_asked(self):
+        result = subprocess.run(self.command("up", "--wait", "20"), capture_output=True, text=True, cwd=self.directory, timeout=120,
+                                env={**os.environ, "LAMINA_TLS_CA": "/nonexistent/of_another_cluster.pem"})
+        self.assertEqual(result.returncode, 0, result.stderr)
 
     def test_a_node_that_cannot_serve_is_not_waited_for(self):
         for state, shown in (("m1 failed: no room for its windows", "m1"),
@@ -482,6 +487,52 @@ class ClusterScriptTest(unittest.TestCase):
         status = self.script("status")
         self.assertEqual(status.returncode, 0, status.stderr)
         self.assertIn(f"m1           pid {self.pids()['m1']}", status.stdout)
+
+    def test_what_reads_the_output_may_go(self):
+        self.script("up")
+        for action in (["logs", "m0"], ["logs"], ["status"], ["--help"]):
+            read, write = os.pipe()
+            os.close(read)
+            result = subprocess.run(self.command(*action), stdout=write, stderr=subprocess.PIPE, text=True, cwd=self.directory, timeout=120)
+            os.close(write)
+            self.assertEqual((result.returncode, result.stderr), (128 + signal.SIGPIPE, ""), action)
+
+    def test_a_full_disk_leaves_what_was_written_before(self):
+        self.script("up")
+        before = (self.state / "cluster.yaml").read_text()
+        self.file.write_text(cluster_file(model="model.gguf", memory=[{"name": f"m{i}", "capacity": "256MiB"} for i in range(3)]))
+        (self.state / "cluster.yaml.partial").symlink_to("/dev/full")
+        full = self.script("up")
+        self.assertEqual(full.returncode, 1, full.stderr)
+        self.assertIn(f"{self.state}/cluster.yaml: No space left on device; pid files and logs go to {self.state}", full.stderr)
+        self.assertEqual((self.state / "cluster.yaml").read_text(), before)
+        self.assertEqual(list(self.state.glob("*.partial")), [])
+
+    def test_a_daemon_whose_pid_cannot_be_written_down_is_ended(self):
+        self.state.mkdir()
+        (self.state / "m1.pid").symlink_to("/nonexistent/m1.pid")
+        (self.directory / "state").write_text("waiting for m1")
+        result = self.script("up")
+        self.assertEqual(result.returncode, 1, result.stderr)
+        self.assertRegex(result.stderr, "m1 cannot be started: localhost: .*m1.pid")
+        self.assertNotIn("could not be stopped", result.stderr)
+        self.assertEqual(self.pids(), {}, "nor do the others run on")
+
+        def left():
+            words = str(self.state / "cluster.yaml").encode()
+            return [path for path in Path("/proc").glob("[0-9]*/cmdline") if words in self.command_line(path).split(b"\0")]
+
+        end = time.monotonic() + 60
+        while left():
+            self.assertLess(time.monotonic(), end, left())
+            time.sleep(0.05)
+
+    @staticmethod
+    def command_line(path):
+        try:
+            return path.read_bytes()
+        except OSError:  # It has ended.
+            return b""
 
     def test_what_the_system_refuses_is_said_with_what_to_do(self):
         def fails(*arguments, says, status=1, **keys):
