@@ -53,6 +53,7 @@ class Stretch:
     tokens_per_second: float
     shares: dict  # (node, part) -> seconds a second
     context_tokens: float  # Of all rows, in the middle.
+    rows: float = 0.0  # How many these are.
 
 
 def step_at(points, context):
@@ -71,10 +72,10 @@ class Running:
         self.address = address
         self.load = None
         self.load_rows = 0
-        self.begun_rows = 0.0  # That decode while stretches are measured.
         self.chunk_choice = ""  # When a rate was measured.
         self.lane_choice = ""
         self.first_tokens_before = 0.0
+        self.last_stretches = []  # Of row_seconds().
 
     def status(self):
         done = subprocess.run([BIN / "lamina", "status", "--json", "--server", self.address],
@@ -119,9 +120,13 @@ class Running:
 
     def row_seconds(self, rows, context):
         """Seconds in which each of so many rows gets a token at the context asked for, rows that take turns included. Answers grow while they are
-        measured, and those of fast steps grow more."""
-        stretches = self.decode_stretches(rows, context, wait_for_all=False)
-        return step_at([(one.context_tokens, rows / one.tokens_per_second) for one in stretches], self.begun_rows * context)
+        measured, those of fast steps grow more, and one that finds no slot any more waits again: contexts are those of a row that is in a lane."""
+        self.last_stretches = self.decode_stretches(rows, context, wait_for_all=False)
+        return step_at([(one.context_tokens / one.rows, rows / one.tokens_per_second) for one in self.last_stretches], context)
+
+    def context_tokens(self):
+        """Of all rows in lanes."""
+        return self.in_lanes()[1]
 
     def end_load(self):
         """No request is left when it returns."""
@@ -146,13 +151,13 @@ class Running:
         begin, tokens_before = self.step_end()
         before, parts_begin = self.part_seconds(), time.monotonic()
         time.sleep(seconds / 2)
-        context = self.context_tokens()
+        rows, context = self.in_lanes()
         time.sleep(seconds / 2)
         after, parts_end = self.part_seconds(), time.monotonic()
         end, tokens_after = self.step_end()
         return Stretch((tokens_after - tokens_before) / (end - begin),
                        {part: (spent - before.get(part, 0.0)) / (parts_end - parts_begin)
-                        for part, spent in after.items()}, context)
+                        for part, spent in after.items()}, context, rows)
 
     def decode_rate(self, rows, context):
         """The best of some stretches in which all rows decode. The prompts before them take the longest."""
@@ -174,17 +179,17 @@ class Running:
         return prompt, max(self.stretches(), key=lambda one: one.tokens_per_second)
 
     def decode_stretches(self, rows, context, wait_for_all=True):
-        """`wait_for_all` false: some rows may wait for others to end; then it waits until no further one has begun for a while."""
+        """`wait_for_all` false: some rows may wait for others to end; then it waits until no further one has begun for a while, nor has a prompt
+        been computed. Two prompts of 1,024 tokens next to rows that fetch can take 4 s."""
         self.begin_load(rows, context)
         seen, since = 0.0, time.monotonic()
         while not self.all_decode():
             time.sleep(0.2)
             begun = self.first_tokens() - self.first_tokens_before
-            if begun != seen:
+            if begun != seen or self.requests_running() > begun:
                 seen, since = begun, time.monotonic()
-            if not wait_for_all and begun > 0 and time.monotonic() - since > NOBODY_BEGINS_SECONDS:
+            elif not wait_for_all and begun > 0 and time.monotonic() - since > NOBODY_BEGINS_SECONDS:
                 break
-        self.begun_rows = self.first_tokens() - self.first_tokens_before
         return self.stretches()
 
     def stretches(self):
@@ -319,6 +324,10 @@ class Cluster(Running):
         return sum(value for name, value in self.metrics().items()
                    if name.startswith(("vllm:num_requests_running", "vllm:num_requests_waiting")))
 
+    def requests_running(self):
+        """Those whose prompts are computed among them, but none that waits for a slot."""
+        return sum(value for name, value in self.metrics().items() if name.startswith("vllm:num_requests_running"))
+
     def sent_bytes(self, name):
         return self.metrics(name)[f'lamina_sent_bytes_total{{node="{name}",role="memory"}}']
 
@@ -344,8 +353,10 @@ class Cluster(Running):
         return sum(value for name, value in self.metrics().items()
                    if name.startswith("vllm:time_to_first_token_seconds_sum"))
 
-    def context_tokens(self):
-        return sum(value for name, value in self.metrics().items() if name.startswith("lamina_lane_context_tokens"))
+    def in_lanes(self):
+        """Rows, and all their tokens of context."""
+        page = self.metrics()
+        return tuple(sum(value for name, value in page.items() if name.startswith(sample)) for sample in ("lamina_lane_rows", "lamina_lane_context_tokens"))
 
 
 class Remote(Running):
@@ -387,14 +398,18 @@ class Remote(Running):
         status = self.status()
         return status["running"] + status["waiting"]
 
+    def requests_running(self):
+        return self.status()["running"]
+
     def first_tokens(self):
         return self.status()["time_to_first_token"]["count"]
 
     def first_token_seconds(self):
         return self.status()["time_to_first_token"]["seconds_sum"]
 
-    def context_tokens(self):
-        return sum(lane["context_tokens"] for lane in self.status()["lanes"])
+    def in_lanes(self):
+        lanes = self.status()["lanes"]
+        return tuple(sum(lane[key] for lane in lanes) for key in ("rows", "context_tokens"))
 
 
 def add_server(parser):

@@ -2,8 +2,8 @@
 """How well policy auto chooses: decode steps of what it takes against those of each exact policy that the cluster can have.
 
 A compute node on core 0 and a memory node on core 1, at the points of policy_points.json: SmolLM2, or a multi-head LLaMA of random weights;
-rows and tokens of context; a bus that slows down what is fetched; memory nodes that are stores; a compute node with room for K and V, or little,
-or none; lanes, `auto` where a point names none. Each policy is measured by itself, in --turns turns, every second one backwards, and so is auto with
+rows and tokens of context; a bus that slows down what is fetched; memory nodes that are stores, or have little room; a compute node with room for
+K and V, or little, or none; lanes, `auto` where a point names none. Each policy is measured by itself, in --turns turns, every second one backwards, and so is auto with
 the point as `policy_load`, which has no prompts. fetch_hybrid by itself has settled on its share behind a load of its own before it is measured. Contexts grow while
 answers are measured: a step is that at the point's context, by a line through three stretches. A choice holds if its policy's steps, auto's own or
 by itself, are within 10% of the shortest. A cluster that fails is said, and the others go on; behind each point --json is written anew. Leave
@@ -32,6 +32,12 @@ NEAR = 0.10
 START_IDLE_SECONDS = 1.0  # For auto to choose anew by the links that its first epoch has measured.
 
 
+def tokens_in_memory(point, bytes_per_token):
+    """So many has the memory node room for, of the multi-head model, with so many bytes in a layer."""
+    number, unit = point["memory"][:-3], point["memory"][-3:]
+    return int(number) * {"MiB": 1 << 20, "GiB": 1 << 30}[unit] // (SHAPE.layers * bytes_per_token)
+
+
 def transport(point, number):
     """Of a bus of its own for each cluster: one that another has used is busy until a time of that."""
     return f"throttle(bandwidth={point['bus_mb'] * 1000 * 1000}B,bus=policies-{os.getpid()}-{number})+shm" if "bus_mb" in point else "shm"
@@ -41,10 +47,13 @@ class Sweep:
     def __init__(self, folder):
         self.models = {"smollm2": cluster.MODEL, "multi_head": folder}
         self.clusters = 0
+        self.notes = []  # For a step that nobody expects: how many rows ran, and what each node did meanwhile.
 
     def cluster(self, point, policy):
         self.clusters += 1
         keys = {"memory_nodes": 1, "transport": transport(point, self.clusters), "model": self.models[point["model"]]}
+        if "memory" in point:
+            keys["capacity"] = point["memory"]
         lanes = point.get("lanes", "auto")
         if policy == "local":
             return cluster.Cluster(1, local=True, compute_capacity=point["compute"], **keys)
@@ -61,7 +70,15 @@ class Sweep:
             if policy == "fetch_hybrid":
                 paper_shared.settle_share(running, lambda: running.row_seconds(rows, context))
             status = running.settled(START_IDLE_SECONDS) if policy == "auto" else running.status()
-            return running.row_seconds(rows, context), status
+            step = running.row_seconds(rows, context)
+            self.note(point, policy, running)
+            return step, status
+
+    def note(self, point, policy, running):
+        stretches = [{"tokens_per_second": one.tokens_per_second, "rows": one.rows, "context_tokens": one.context_tokens,
+                      "shares": {f"{node} {part}": round(share, 3) for (node, part), share in one.shares.items() if share >= 0.01}}
+                     for one in running.last_stretches]
+        self.notes.append({"point": words(point), "policy": policy, "stretches": stretches})
 
 
 def can_have(point, policy):
@@ -69,13 +86,18 @@ def can_have(point, policy):
         return "compute" in point
     if policy == "attend_remote":
         return point.get("attend", True)
-    return policy == "fetch_heads" or point["model"] == "multi_head"
+    if policy == "fetch_heads" or point["model"] != "multi_head":
+        return policy == "fetch_heads"
+    # The memory node has to have room for a longest request, of which it keeps activations in addition to K and V.
+    return (policy != "fetch_recompute" or "memory" not in point
+            or tokens_in_memory(point, SHAPE.kv_bytes() + SHAPE.activation_bytes()) >= cluster.SEQUENCE_TOKENS_MAX)
 
 
 def words(point):
     parts = [f"{point['model']}, {point['rows']} x {point['context']}"]
     parts += [f"bus {point['bus_mb']} MB/s"] if "bus_mb" in point else []
     parts += ["stores"] if not point.get("attend", True) else []
+    parts += [f"room for {point['memory']} on the memory node"] if "memory" in point else []
     parts += [f"room for {point['compute']} on the compute node"] if "compute" in point else []
     parts += [f"{point['lanes']} lanes"] if "lanes" in point else []
     return ", ".join(parts)
@@ -142,7 +164,7 @@ def main():
         sweep = Sweep(folder)
         for number in numbers:
             results.append(measure(sweep, points[number - 1], arguments.turns))
-            write(arguments.json, {"machine": processor.machine(), "results": results})
+            write(arguments.json, {"machine": processor.machine(), "results": results, "notes": sweep.notes})
             best, holds = report(results[-1])
             if best is not None:
                 fastest.append(best)

@@ -368,6 +368,8 @@ struct ClusterStatus {
     uint64_t tokens_max = 0;
     bool chosen = false;
     double prompt_seconds = 0;
+    double rows = 0;
+    double rows_waiting = 0;
   };
   std::vector<PolicyFigure> policy_figures;  // What policy auto has weighed.
   std::string partition;  // How KV is spread, in words; empty before the first epoch.

@@ -411,7 +411,9 @@ std::vector<ClusterStatus::PolicyFigure> FiguresOf(const v1::GetStatusResponse& 
                        .share = figure.share(),
                        .tokens_max = figure.tokens_max(),
                        .chosen = figure.chosen(),
-                       .prompt_seconds = figure.prompt_seconds()});
+                       .prompt_seconds = figure.prompt_seconds(),
+                       .rows = figure.rows(),
+                       .rows_waiting = figure.rows_waiting()});
   }
   return figures;
 }

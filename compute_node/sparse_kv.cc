@@ -18,7 +18,7 @@ SparseKv::SparseKv(const WorkerContext& context, const TokenChoice& choice, Spar
       resident_(resident),
       attention_(attention),
       windows_(context),
-      by_head_(ByHead(context.config)),
+      node_sums_(NodeSums::Of(context.config)),
       lanes_(context.config.lanes),
       has_int8_(context.config.int8_tails > 0),
       int8_(attention, context.config.rows_max) {
@@ -37,7 +37,7 @@ void SparseKv::BeginStep(const Lane& lane) {
     stream.weighed.clear();
     for (const RowRun& run : choice_.part(lane, node).rows) {
       stream.weighed.push_back(sums_.Weighed(*context_.sequences.Find(run.sequence), run));
-      state.in_turn = state.in_turn || (by_head_ && stream.weighed.back() > 0);
+      state.in_turn = state.in_turn || (node_sums_->in_turn() && stream.weighed.back() > 0);
     }
   }
 }
@@ -68,7 +68,7 @@ void SparseKv::BeginLayer(const Lane& lane) {
       }
     }
     stream.first_chosen.push_back(stream.chosen.size());
-    stream.weights.assign(SummedIn(node) == node ? weights : 0, 0.0f);
+    stream.weights.assign(node_sums_->SummedIn(node) == node ? weights : 0, 0.0f);
     windows_.BeginLayer(lane, node, state.layer, stream.runs);
   }
 }
@@ -78,8 +78,8 @@ absl::StatusOr<bool> SparseKv::Poll(Lane& lane) {
     has_int8_ ? AttendInt8(lane, node) : Attend(lane, node);
   };
   const auto ended = [&](uint32_t node) {
-    if (!by_head_ || windows_.Ended(lane)) {
-      EndLayer(lane, SummedIn(node));
+    if (node_sums_->Complete(windows_, lane)) {
+      EndLayer(lane, node_sums_->SummedIn(node));
     }
   };
   for (uint32_t node = 0; node < lanes_[lane.index].streams.size(); ++node) {
@@ -108,7 +108,7 @@ bool SparseKv::IsTurnOf(const Lane& lane, uint32_t node) const {
 }
 
 float* SparseKv::WeightsOf(const Lane& lane, uint32_t node, uint32_t run) {
-  Stream& stream = lanes_[lane.index].streams[SummedIn(node)];
+  Stream& stream = lanes_[lane.index].streams[node_sums_->SummedIn(node)];
   return stream.weights.data() + stream.first_weight[run];
 }
 

@@ -20,11 +20,13 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "compute_node/lane.h"
+#include "compute_node/node_sums.h"
 #include "compute_node/peers.h"
 #include "compute_node/piece_rows.h"
 #include "compute_node/piece_windows.h"
@@ -61,7 +63,7 @@ class SparseKv {
   struct Stream {
     std::vector<plan::FetchRun> runs;  // The layer's, with the chosen tokens before them.
     // For each run: how many of its rows, the last ones, are weighed, and where in `weights` of the
-    // stream that SummedIn() says the sums of the first of them begin: each has as many floats as
+    // stream that NodeSums says the sums of the first of them begin: each has as many floats as
     // the run has tokens, its own counted.
     std::vector<uint32_t> weighed;
     std::vector<size_t> first_weight;
@@ -79,9 +81,6 @@ class SparseKv {
 
   // Whether pieces of the node may be attended: those before it have none left, or need not.
   bool IsTurnOf(const Lane& lane, uint32_t node) const;
-  // The memory node in whose stream the weights of another's runs are added up: the first one where
-  // all have the same runs.
-  uint32_t SummedIn(uint32_t node) const { return by_head_ ? 0 : node; }
   float* WeightsOf(const Lane& lane, uint32_t node, uint32_t run);
   void Attend(Lane& lane, uint32_t node);
   void AttendInt8(Lane& lane, uint32_t node);
@@ -96,7 +95,7 @@ class SparseKv {
   const ResidentKv& resident_;
   WeighedAttention& attention_;
   PieceWindows windows_;
-  const bool by_head_;  // Each memory node has some heads of all runs.
+  std::unique_ptr<const NodeSums> node_sums_;
   std::vector<LaneState> lanes_;
   std::vector<Extent> extents_;  // Those that the items name.
   std::vector<Extent> kept_;     // Slots of one run's tokens that stay here.

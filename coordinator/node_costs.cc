@@ -38,6 +38,14 @@ double KvBytesOfALayer(const plan::EpochConfig& config) {
          static_cast<double>(config.layers.size());
 }
 
+// Whether all rows attend on compute nodes, over K and V that come as they are. Those of the next
+// layer come while this one's are used, in one lane as in several. Where some are made again first,
+// several lanes may have room to come ahead that one has not.
+bool AttendWhereTheyRun(const plan::EpochConfig& config) {
+  return config.attention_paths.fetch() && !config.attention_paths.remote() &&
+         config.activation_width == 0 && config.made_tokens_max == 0;
+}
+
 }  // namespace
 
 MeasuredNodes MeasuredNodesOf(const ClusterMembers& members) {
@@ -53,12 +61,14 @@ MeasuredNodes MeasuredNodesOf(const ClusterMembers& members) {
 
 cost::LaneCosts CostsOfLanes(const FormedEpoch& epoch, const ReplicaSplits& splits,
                              const MeasuredNodes& nodes) {
-  return cost::LaneCostsOf({.compute = TimesOf(nodes.compute),
-                            .memory = TimesOf(nodes.memory),
-                            .replicas = epoch.topology.Schedule().replicas(),
-                            .shards = splits.shards(),
-                            .heads_spread = epoch.heads_spread(),
-                            .busiest_share = splits.busiest_share()});
+  const bool attend_here = AttendWhereTheyRun(epoch.config());
+  return cost::LaneCostsOf(
+      {.compute = TimesOf(nodes.compute),
+       .memory = attend_here ? std::vector<cost::UnitTimes>() : TimesOf(nodes.memory),
+       .replicas = epoch.topology.Schedule().replicas(),
+       .shards = splits.shards(),
+       .heads_spread = epoch.heads_spread(),
+       .busiest_share = splits.busiest_share()});
 }
 
 cost::UnitTimes MeanUnit(const std::vector<const AttachedNode*>& nodes) {

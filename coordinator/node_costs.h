@@ -28,7 +28,8 @@ struct MeasuredNodes {
 };
 MeasuredNodes MeasuredNodesOf(const ClusterMembers& members);
 
-// Slices and attentions of these nodes.
+// Slices and attentions of these nodes; slices alone where all rows attend on compute nodes, over K
+// and V that come as they are.
 cost::LaneCosts CostsOfLanes(const FormedEpoch& epoch, const ReplicaSplits& splits,
                              const MeasuredNodes& nodes);
 

@@ -62,6 +62,8 @@ void AddPolicies(const EngineStatus& status, v1::GetStatusResponse* response) {
     proto->set_share(figure.step.share);
     proto->set_tokens_max(static_cast<uint64_t>(figure.candidate.tokens_max));
     proto->set_chosen(policy == status.policy_figures->policy);
+    proto->set_rows(figure.rows);
+    proto->set_rows_waiting(figure.waiting);
   }
 }
 

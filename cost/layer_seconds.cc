@@ -31,7 +31,7 @@ LaneCosts LaneCostsOf(const PoolTimes& pools) {
       slowest = std::max(slowest, node.slope);
     }
   }
-  if (slices == 0 || costs.attention_fixed + slowest == 0) {
+  if (slices == 0 || (!pools.memory.empty() && costs.attention_fixed + slowest == 0)) {
     return {};
   }
   costs.slice_fixed /= slices;

@@ -41,7 +41,7 @@ struct UnitTimes {
 };
 struct PoolTimes {
   std::vector<UnitTimes> compute;  // Nodes for prefill only measure none, and do not count.
-  std::vector<UnitTimes> memory;
+  std::vector<UnitTimes> memory;   // Empty: none attend, and lanes hide nothing.
   uint32_t replicas = 1;
   uint32_t shards = 1;        // Shards of each replica: a lane's attention comes in as many parts.
   bool heads_spread = false;  // Each memory node computes its heads of all tokens.
@@ -50,7 +50,7 @@ struct PoolTimes {
 
 // The mean slice of the compute nodes, and the attention of the memory nodes together: they share a
 // lane's context by their speed, or, with heads spread, wait for the slowest. Not `measured` as
-// long as either pool has measured nothing.
+// long as either pool has measured nothing, unless that of memory nodes is empty.
 LaneCosts LaneCostsOf(const PoolTimes& pools);
 
 // What is known of the way between compute and memory nodes.

@@ -69,8 +69,11 @@ absl::StatusOr<double> ParseQuantity(absl::string_view text, Unit unit,
   }
   std::vector<std::string> known;
   for (const auto& [name, factor] : SuffixesOf(unit, currency)) {
-    if (name == suffix) {
+    if (name == suffix && std::isfinite(value * factor)) {
       return value * factor;
+    }
+    if (name == suffix) {
+      return absl::InvalidArgumentError(absl::StrCat("'", text, "' is more than can be counted"));
     }
     known.push_back(name);
   }

@@ -11,6 +11,9 @@
 namespace lamina::planner {
 namespace {
 
+// The latest arrival, in seconds: what follows one takes time, too.
+constexpr double kLatest = 2 * kArrivalSecondsMax;
+
 // Coefficients of variation: deviation over mean.
 struct Spread {
   double input = 0;
@@ -61,6 +64,16 @@ std::vector<TokenId> PromptOf(uint64_t request, const TraceRequest& what) {
   return prompt;
 }
 
+absl::Status CheckArrivals(uint64_t requests, double rate) {
+  const double seconds = static_cast<double>(requests) / rate;
+  if (seconds <= kArrivalSecondsMax) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("rate: ", requests, " requests at ", rate, " a second come over ", seconds,
+                   " s; at most ", kArrivalSecondsMax, ". Ask for fewer, or raise the rate"));
+}
+
 std::vector<TraceRequest> MakeArrivals(const ArrivalOptions& options) {
   LAMINA_CHECK(options.rate > 0 && options.tokens_max >= 2);
   Prng random(options.seed);
@@ -70,7 +83,7 @@ std::vector<TraceRequest> MakeArrivals(const ArrivalOptions& options) {
   double at = 0;
   for (uint64_t i = 0; i < options.requests; ++i) {
     at -= std::log1p(-random.Uniform()) / options.rate;
-    TraceRequest request{.at = static_cast<Nanos>(at * 1e9)};
+    TraceRequest request{.at = static_cast<Nanos>(std::min(at, kLatest) * 1e9)};
     request.input = Draw(options.input, spread.input, options.tokens_max - 1, random);
     request.output =
         Draw(options.output, spread.output, options.tokens_max - request.input, random);

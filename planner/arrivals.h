@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "common/clock.h"
@@ -57,6 +58,13 @@ struct ArrivalOptions {
   uint64_t seed = 0;
 };
 
+// The longest time over which requests arrive. Nanos can say more than twice as much.
+inline constexpr double kArrivalSecondsMax = 4e9;
+
+// Errors: kInvalidArgument  so many requests at this rate (above 0) take longer than that to come.
+absl::Status CheckArrivals(uint64_t requests, double rate);
+
+// Those that would come later than Nanos can say come then.
 std::vector<TraceRequest> MakeArrivals(const ArrivalOptions& options);
 
 }  // namespace lamina::planner

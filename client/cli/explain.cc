@@ -110,7 +110,7 @@ std::string PreparedPolicies(const client::ClusterStatus& status) {
 }
 
 // "fetch_recompute  28.1 ms: dense 20.0, attention 6.1, links 27.9, making K and V of 40% 8.0; its
-// prompts 9.6; room for 12000 tokens; exact", or why it is not to be had.
+// prompts 9.6; room for 12000 tokens, 11 of 16 rows at a time; exact", or why it is not to be had.
 std::vector<std::string> Weighed(const client::ClusterStatus& status) {
   std::vector<std::string> lines;
   for (const client::ClusterStatus::PolicyFigure& figure : status.policy_figures) {
@@ -131,7 +131,12 @@ std::vector<std::string> Weighed(const client::ClusterStatus& status) {
     if (figure.prompt_seconds > 0) {
       absl::StrAppendFormat(&line, "; its prompts %.1f", figure.prompt_seconds * 1e3);
     }
-    lines.push_back(absl::StrCat(line, "; room for ", figure.tokens_max, " tokens; exact"));
+    absl::StrAppend(&line, "; room for ", figure.tokens_max, " tokens");
+    if (figure.rows_waiting > 0) {
+      absl::StrAppendFormat(&line, ", %.0f of %.0f rows at a time", figure.rows,
+                            figure.rows + figure.rows_waiting);
+    }
+    lines.push_back(absl::StrCat(line, "; exact"));
   }
   return lines;
 }

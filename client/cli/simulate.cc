@@ -147,6 +147,9 @@ absl::StatusOr<std::vector<planner::TraceRequest>> RequestsOf(const SimulateFlag
                                                .input = static_cast<uint32_t>(load->input),
                                                .output = static_cast<uint32_t>(load->output)});
   }
+  if (const absl::Status fits = planner::CheckArrivals(flags.requests, load->rate); !fits.ok()) {
+    return absl::InvalidArgumentError(absl::StrCat("--load: ", fits.message()));
+  }
   return planner::MakeArrivals({.requests = flags.requests,
                                 .rate = load->rate,
                                 .input = load->input,

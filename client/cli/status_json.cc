@@ -153,7 +153,9 @@ Json ToJson(const client::ClusterStatus& status) {
                        {"transfer_seconds", figure.transfer_seconds},
                        {"making_seconds", figure.making_seconds},
                        {"share", figure.share},
-                       {"tokens_max", figure.tokens_max}});
+                       {"tokens_max", figure.tokens_max},
+                       {"rows", figure.rows},
+                       {"rows_waiting", figure.rows_waiting}});
   }
   Json links = Json::array();
   for (const client::MeasuredLink& link : status.links) {

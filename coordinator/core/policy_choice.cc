@@ -28,7 +28,7 @@ double RowsThatFit(const PolicyCandidate& candidate, const cost::PolicyLoad& loa
   return std::min(load.rows, std::max(1.0, std::floor(candidate.tokens_max / load.context)));
 }
 
-std::string Words(const PolicyFigure& figure, const cost::PolicyLoad& load) {
+std::string Words(const PolicyFigure& figure) {
   const cost::PolicyStep& step = figure.step;
   std::string words = absl::StrFormat("%.1f ms (dense %.1f, attention %.1f", figure.seconds * 1e3,
                                       step.dense * 1e3, step.attention * 1e3);
@@ -42,8 +42,8 @@ std::string Words(const PolicyFigure& figure, const cost::PolicyLoad& load) {
   if (figure.candidate.policy == cost::KvPolicy::kAttendRemote) {
     absl::StrAppendFormat(&words, ", %d lane%s", step.lanes, step.lanes == 1 ? "" : "s");
   }
-  if (const double fit = RowsThatFit(figure.candidate, load); fit < load.rows) {
-    absl::StrAppendFormat(&words, ", %.0f rows at a time", fit);
+  if (figure.waiting > 0) {
+    absl::StrAppendFormat(&words, ", %.0f rows at a time", figure.rows);
   }
   words += ")";
   if (figure.prompts > 0) {
@@ -86,6 +86,7 @@ PolicyFigure FigureOf(const PolicyInputs& inputs, const PolicyCandidate& candida
     return figure;
   }
   figure.rows = RowsThatFit(candidate, load);
+  figure.waiting = load.rows - figure.rows;
   figure.step = StepOf(candidate.policy, inputs, {.rows = figure.rows, .context = load.context});
   figure.seconds =
       figure.step.seconds * Factor(corrections, candidate.policy) * (load.rows / figure.rows);
@@ -273,10 +274,10 @@ PolicyChoice ChoosePolicy(const PolicyInputs& inputs,
       "%.0f row%s at %.0f tokens%s: a step takes %s", load.rows,
       std::lround(load.rows) == 1 ? "" : "s", load.context,
       load.prompts > 0 ? absl::StrFormat(", %.1f of a prompt to each", load.prompts) : "",
-      Words(*chosen, load));
+      Words(*chosen));
   if (const PolicyFigure* other = Fastest(choice.figures, chosen); other != nullptr) {
-    absl::StrAppend(&choice.why, ", ", WithPolicy(other->candidate.policy), " ",
-                    Words(*other, load), WordsOfEnds(*chosen, *other));
+    absl::StrAppend(&choice.why, ", ", WithPolicy(other->candidate.policy), " ", Words(*other),
+                    WordsOfEnds(*chosen, *other));
   } else {
     absl::StrAppend(&choice.why, "; ", WhyNoOther(candidates, choice.policy));
   }

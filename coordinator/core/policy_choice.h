@@ -32,7 +32,8 @@ struct PolicyCandidate {
 struct PolicyFigure {
   PolicyCandidate candidate;
   cost::PolicyStep step;  // With as many of the load's rows as fit.
-  double rows = 0;        // How many these are.
+  double rows = 0;        // How many these are,
+  double waiting = 0;     // and how many wait for their turn meanwhile.
   // Seconds in which each row of the load gets a token: the step's, as far as steps were corrected,
   // times the turns that rows take where they do not all fit. 0: the policy cannot be had.
   double seconds = 0;

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The scheduler puts its parts together: calls go to them, and what a step brings back is committed
-// here.
+// The scheduler puts its parts together: calls go to them.
 
 #include "coordinator/core/scheduler.h"
 
@@ -27,6 +26,7 @@
 #include "coordinator/core/sequence_kv.h"
 #include "coordinator/core/sequence_life.h"
 #include "coordinator/core/step_borders.h"
+#include "coordinator/core/step_commit.h"
 #include "coordinator/core/step_maker.h"
 
 namespace lamina::core {
@@ -95,19 +95,6 @@ absl::Status CheckLengths(const SequenceRequest& request, const SchedulerOptions
   return absl::OkStatus();
 }
 
-// The node judges by the same rule; a row that it did not judge is judged here.
-plan::FinishReason Judge(const Sequence& sequence, const plan::SampledToken& token) {
-  if (token.finish != plan::FinishReason::kNone) {
-    return token.finish;
-  }
-  const SequenceRequest& request = sequence.request;
-  const uint32_t tokens = token.position + 1;
-  if (tokens >= request.tokens_min && absl::c_linear_search(request.end_tokens, token.token)) {
-    return plan::FinishReason::kStop;
-  }
-  return tokens >= request.tokens_max ? plan::FinishReason::kLength : plan::FinishReason::kNone;
-}
-
 }  // namespace
 
 struct Scheduler::Impl {
@@ -117,10 +104,7 @@ struct Scheduler::Impl {
                   const plan::PrefillLanes& prefill_lanes, const LaneHomes& homes);
   size_t Waits() const { return life.waiting().size() + life.draining().size(); }
   OpenStep Open(uint32_t lane);
-  void CommitTokens(const PlannedStep& planned, const plan::StepResult& result, Events& events);
-  void Commit(Sequence* sequence, const plan::SampledToken& token, Events& events);
   void EndCopy(const Spills::Done& done);
-  void CommitScores(const PlannedStep& planned, const plan::StepResult& result, Events& events);
   absl::Status Audit() const;
 
   SchedulerOptions options;
@@ -143,9 +127,9 @@ struct Scheduler::Impl {
   StepMaker maker;
   Admission admission;
   BeamGroups beams;
+  StepCommit commit;
   uint64_t epoch = 0;
   cost::LinkCosts link_costs;
-  uint64_t tokens_committed = 0;
   uint64_t rows_discarded = 0;
 };
 
@@ -168,7 +152,8 @@ Scheduler::Impl::Impl(const SchedulerOptions& scheduler_options,
       maker(options, life, places, steps, slots, options.strategies.step_packing(),
             options.strategies.fetch_planning()),
       admission(options, life, places, balance, maker, *placement),
-      beams(options, life, places, paths, balance, maker) {
+      beams(options, life, places, paths, balance, maker),
+      commit(life, beams) {
   LAMINA_CHECK(options.Validate().ok());
   ResetNodes(options.memory_nodes, options.prefill_lanes, {});
 }
@@ -235,85 +220,6 @@ void Scheduler::Impl::EndCopy(const Spills::Done& done) {
   if (reader != nullptr && reader->reading.empty()) {
     reader->restoring = false;
     cache.Stored(*reader, reader->cached_tokens);
-  }
-}
-
-// Each token's sequence is looked for where the plan has it next.
-void Scheduler::Impl::CommitTokens(const PlannedStep& planned, const plan::StepResult& result,
-                                   Events& events) {
-  const size_t tokens = events.tokens.size() + result.tokens.size();
-  if (tokens > events.tokens.capacity()) {
-    events.tokens.reserve(std::max(tokens, 2 * events.tokens.capacity()));
-  }
-  constexpr ptrdiff_t kAhead = 12;  // Sequences whose memory is fetched meanwhile.
-  auto row = planned.tokens.begin();
-  for (const plan::SampledToken& token : result.tokens) {
-    while (row != planned.tokens.end() && row->sequence != token.sequence) {
-      ++row;
-    }
-    const bool in_order = row != planned.tokens.end();
-    if (planned.tokens.end() - row > 2 * kAhead) {
-      life.Prefetch(row[2 * kAhead].seat);
-      if (const Sequence* next = life.Find(row[kAhead].sequence, row[kAhead].seat)) {
-        next->PrefetchCommitted();
-      }
-    }
-    Commit(in_order ? life.Find(row->sequence, row->seat) : life.Find(token.sequence), token,
-           events);
-  }
-}
-
-void Scheduler::Impl::Commit(Sequence* sequence, const plan::SampledToken& token, Events& events) {
-  if (sequence == nullptr) {
-    return;  // A discarded row.
-  }
-  if (beams.Owns(token.sequence)) {
-    tokens_committed += beams.Report(*sequence, token, events);
-    return;
-  }
-  events.tokens.push_back({.sequence = token.sequence,
-                           .index = static_cast<uint32_t>(sequence->committed.size()),
-                           .cached_tokens = sequence->cached_at_first,
-                           .token = token});
-  sequence->committed.push_back(token.token);
-  sequence->losses.Forget();
-  ++tokens_committed;
-  if (sequence->state == SequenceState::kPrefilling) {
-    life.Decode(*sequence);
-  }
-  const plan::FinishReason reason = Judge(*sequence, token);
-  if (reason == plan::FinishReason::kNone) {
-    return;
-  }
-  FinishEvent& finish = events.finished.emplace_back();
-  finish.sequence = token.sequence;
-  finish.reason = reason;
-  if (reason == plan::FinishReason::kError) {
-    finish.status = absl::InternalError(
-        absl::StrCat("the compute node could not sample position ", token.position));
-  }
-  life.End(*sequence);
-}
-
-void Scheduler::Impl::CommitScores(const PlannedStep& planned, const plan::StepResult& result,
-                                   Events& events) {
-  for (const plan::ScoredTokens& part : result.scores) {
-    if (Sequence* sequence = life.Find(part.sequence); sequence != nullptr) {
-      sequence->logprobs.insert(sequence->logprobs.end(), part.logprobs.begin(),
-                                part.logprobs.end());
-      sequence->ranks.insert(sequence->ranks.end(), part.ranks.begin(), part.ranks.end());
-    }
-  }
-  for (const PlannedScore& chunk : planned.scores) {
-    Sequence* sequence = life.Find(chunk.sequence);
-    if (sequence == nullptr || !chunk.last) {
-      continue;
-    }
-    events.scores.push_back({.sequence = chunk.sequence,
-                             .logprobs = std::move(sequence->logprobs),
-                             .ranks = std::move(sequence->ranks)});
-    events.finished.push_back({.sequence = chunk.sequence, .reason = plan::FinishReason::kLength});
-    life.End(*sequence);
   }
 }
 
@@ -488,8 +394,8 @@ absl::Status Scheduler::OnStepDone(const plan::StepResult& result, Events& event
       impl.kept.Stored(*sequence, prompt.first, prompt.tokens);
     }
   }
-  impl.CommitTokens(planned, result, events);
-  impl.CommitScores(planned, result, events);
+  impl.commit.CommitTokens(planned, result, events);
+  impl.commit.CommitScores(planned, result, events);
   impl.borders.Pass(result.lane, planned.border);
   impl.spills.Dropped(planned.border.drops);
   impl.life.WaitAgain(planned.border.draining);
@@ -548,7 +454,7 @@ SchedulerStats Scheduler::Stats() const {
   SchedulerStats stats{.waiting = static_cast<uint32_t>(impl.Waits()),
                        .running = impl.lanes.running(),
                        .preemptions = impl.life.preemptions(),
-                       .tokens_committed = impl.tokens_committed,
+                       .tokens_committed = impl.commit.tokens_committed(),
                        .rows_discarded = impl.rows_discarded,
                        .lane_moves = impl.balance.moves(),
                        .lane_count = impl.balance.count(),

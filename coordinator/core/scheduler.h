@@ -35,8 +35,9 @@
 // what that weighs), lane_balance.h (who changes lanes), step_maker.h with row_slots.h (what a step
 // is made of), admission.h with newcomer_nodes.h (who joins it, and where), prefix_cache.h (what is
 // kept for others), beam_groups.h (beams), kept_sequences.h (what outlives
-// an epoch), planned_steps.h (under way), step_borders.h (what a step sets free). Strategies:
-// placement.h, out_of_slots.h, step_packing.h, lane_packing.h, service_order.h.
+// an epoch), planned_steps.h (under way), step_commit.h (what a step brings back), step_borders.h
+// (what it sets free). Strategies: placement.h, out_of_slots.h, step_packing.h, lane_packing.h,
+// service_order.h.
 //
 // The decode of a sequence is planned when the step of its last chunk is done, that is, when its
 // memory node has confirmed the K and V of the whole prompt.

@@ -220,6 +220,18 @@ std::vector<AddedToken> MarksOfPhi3(const GgufVocabulary& read) {
   return marks;
 }
 
+// Tokens that people add to a model, ChatML's marks among them, are user-defined ones. The text
+// behind one begins with the space that the model puts first, and no space stands before one.
+std::vector<AddedToken> UserDefinedTokens(const GgufVocabulary& read) {
+  std::vector<AddedToken> tokens;
+  for (size_t i = 0; i < read.names.size(); ++i) {
+    if (read.types[i] == kTypeUserDefined) {
+      tokens.push_back({.content = read.names[i], .id = static_cast<TokenId>(i)});
+    }
+  }
+  return tokens;
+}
+
 // Converters write user-defined pieces with spaces, and the library looks for pieces in text where
 // each space is a mark. A piece whose marked name another one has keeps its own: the library takes
 // no two alike.
@@ -259,6 +271,8 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> LoadSentencePiece(const GgufFile& fil
   options.serialized = SerializeSentencePieceModel(model);
   if (file.GetString("general.architecture").value_or("") == "phi3") {
     options.added_tokens = MarksOfPhi3(read);
+  } else if (model.add_space_prefix) {  // Else the library finds the same.
+    options.added_tokens = UserDefinedTokens(read);
   }
   LAMINA_ASSIGN_OR_RETURN(options.add_bos, ReadFlag(file, "add_bos_token", true));
   LAMINA_ASSIGN_OR_RETURN(options.add_eos, ReadFlag(file, "add_eos_token", false));

@@ -57,7 +57,11 @@ class AutoPolicyTest(unittest.TestCase):
         self.assertEqual([figure["policy"] for figure in chosen], [status["policy"]])
         self.assertGreater(chosen[0]["prompt_seconds"], 0)
         explained = cluster.lamina("explain").stdout
-        self.assertRegex(explained, rf"\* {status['policy']} .*; its prompts [\d.]+; room for")
+        room = re.search(rf"\* {status['policy']} .*; its prompts [\d.]+; room for (\d+) tokens(?:, (\d+) of {rows} rows at a time)?; exact", explained)
+        self.assertIsNotNone(room, explained)
+        fit = min(rows, max(1, int(room[1]) // context))
+        self.assertEqual(int(room[2] or rows), fit)
+        self.assertEqual((chosen[0]["rows"], chosen[0]["rows_waiting"]), (fit, rows - fit))
         self.assertIn("not: recomputation cannot pay: an activation has 576 elements in a layer, K and V 384", explained)
         # From token numbers it can, but takes longer than it saves.
         self.assertRegex(explained, r"fetch_recompute_from_tokens +(not: K and V of a token take [\d.e+]+ us in a layer to make from its number|[\d.]+ ms: dense)")

@@ -78,7 +78,7 @@ load = int(rows.read_text()) if rows.exists() else 0
 parts = {"attend": 0.3 * time.monotonic(), "wait_query": 0.5 * time.monotonic()}
 print(json.dumps({
     "state": "serving", "running": 0, "waiting": WAITING, "model": "m", "policy": "attend_remote", "chunk_choice": "1",
-    "lanes": [{"context_tokens": 40}, {"context_tokens": 2}], "tokens_generated": 10 * load * count,
+    "lanes": [{"rows": 3, "context_tokens": 40}, {"rows": 1, "context_tokens": 2}], "tokens_generated": 10 * load * count,
     "time_to_first_token": {"count": load},
     "nodes": [{"name": "m0", "role": "memory", "device": "cpu", "part_seconds": parts, "bytes_sent": 7}]}))
 """

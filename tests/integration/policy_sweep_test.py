@@ -33,7 +33,20 @@ class PointsTest(unittest.TestCase):
         words = [policies.words(point) for point in POINTS]
         self.assertEqual(len(set(words)), len(words))
         self.assertIn("multi_head, 4 x 1024, bus 300 MB/s, stores, 2 lanes", words)
-        self.assertIn("multi_head, 4 x 1024, bus 300 MB/s, stores", words)
+        self.assertIn("multi_head, 12 x 1024, bus 300 MB/s, stores, room for 70MiB on the memory node", words)
+
+    def test_where_memory_is_little_all_rows_fit_as_activations_in_part_and_not_as_k_and_v(self):
+        little = [point for point in POINTS if "memory" in point]
+        self.assertEqual(len(little), 2)
+        kv, activation = policies.SHAPE.kv_bytes(), policies.SHAPE.activation_bytes()
+        for point in little:
+            load = point["rows"] * point["context"]
+            self.assertLess(policies.tokens_in_memory(point, kv), 0.75 * load)
+            self.assertGreater(policies.tokens_in_memory(point, (kv + 3 * activation) // 4), 1.02 * load)
+            self.assertEqual([policies.can_have(point, policy) for policy in policies.POLICIES], [False, False, True, False, True])
+        self.assertEqual(policies.tokens_in_memory({"memory": "1GiB"}, kv), 131072)
+        self.assertTrue(policies.can_have(little[0] | {"memory": "96MiB"}, "fetch_recompute"))
+        self.assertFalse(policies.can_have(little[0] | {"memory": "95MiB"}, "fetch_recompute"))
 
 
 class SweepTest(unittest.TestCase):
@@ -50,9 +63,18 @@ class SweepTest(unittest.TestCase):
             self.sweep.cluster(STORES | {"lanes": 2, "compute": "1GiB"}, "local")
         self.assertEqual(made.call_args.args, (1,))
 
+    def test_memory_of_a_point_is_that_of_its_memory_node(self):
+        with mock.patch.object(cluster, "Cluster") as made:
+            for policy in ("fetch_heads", "auto"):
+                self.sweep.cluster(STORES | {"memory": "70MiB"}, policy)
+                self.assertEqual(made.call_args.kwargs["capacity"], "70MiB", policy)
+                self.sweep.cluster(STORES, policy)
+                self.assertNotIn("capacity", made.call_args.kwargs, policy)
+
     def test_fetch_hybrid_settles_on_its_share_before_it_is_measured(self):
         done = []
-        running = mock.Mock(row_seconds=lambda *_: done.append("measured") or 0.1, status=lambda: {}, settled=lambda _: {})
+        running = mock.Mock(row_seconds=lambda *_: done.append("measured") or 0.1, status=lambda: {}, settled=lambda _: {},
+                            last_stretches=[cluster.Stretch(80.0, {("c0", "dense"): 0.5, ("m0", "tables"): 0.001}, 4096.0, 8.0)])
         self.sweep.cluster = lambda *_: contextlib.nullcontext(running)
         with mock.patch.object(paper_shared, "wait_for_share", lambda _: done.append("settled")), mock.patch.object(paper_shared.time, "sleep"):
             self.sweep.seconds(STORES, "fetch_hybrid")
@@ -60,6 +82,9 @@ class SweepTest(unittest.TestCase):
             done.clear()
             self.sweep.seconds(STORES, "fetch_recompute")
             self.assertEqual(done, ["measured"])
+        self.assertEqual(self.sweep.notes[-1], {
+            "point": policies.words(STORES), "policy": "fetch_recompute",
+            "stretches": [{"tokens_per_second": 80.0, "rows": 8.0, "context_tokens": 4096.0, "shares": {"c0 dense": 0.5}}]})
 
     def test_every_second_turn_goes_backwards(self):
         asked = []
@@ -124,13 +149,33 @@ class StepTest(unittest.TestCase):
     def test_rows_that_take_turns_have_their_own_context(self):
         """Eight of sixteen rows decode, each of 100 tokens and more."""
         running = cluster.Running("here")
-        running.first_tokens = lambda: 8.0
+        running.first_tokens = running.requests_running = lambda: 8.0
         running.check_load = lambda: None
         running.begin_load = lambda rows, _: setattr(running, "load_rows", rows)
-        running.stretches = lambda: [cluster.Stretch(160.0 / (1 + grown), {}, 800.0 * (1 + grown)) for grown in (0.1, 0.2, 0.3)]
+        running.stretches = lambda: [cluster.Stretch(160.0 / (1 + grown), {}, 800.0 * (1 + grown), 8) for grown in (0.1, 0.2, 0.3)]
         with mock.patch.object(cluster, "NOBODY_BEGINS_SECONDS", -1.0), mock.patch.object(cluster.time, "sleep"):
             self.assertAlmostEqual(running.row_seconds(16, 100), 0.1)
-        self.assertEqual(running.begun_rows, 8)
+            # One of the eight waits again after the first stretch; a link sends as many tokens for the others.
+            running.stretches = lambda: [cluster.Stretch(160.0 / (1 + grown), {}, 100.0 * rows * (1 + grown), rows) for rows, grown in ((8, 0.1), (7, 0.2), (7, 0.3))]
+            self.assertAlmostEqual(running.row_seconds(16, 100), 0.1)
+
+    def test_nothing_is_measured_while_prompts_are_computed(self):
+        """Two of sixteen rows decode, and two more have been computing their prompts for longer than anybody is waited for."""
+        begun = iter([0.0] + [2.0] * 5 + [4.0] * 5)
+        running = cluster.Running("here")
+        running.check_load = lambda: None
+        running.begin_load = lambda rows, _: setattr(running, "load_rows", rows)
+        seen = {"begun": 0.0}
+
+        def first_tokens():
+            seen["begun"] = next(begun)
+            return seen["begun"]
+
+        running.first_tokens = first_tokens
+        running.requests_running = lambda: 4.0
+        running.stretches = lambda: [seen["begun"]]
+        with mock.patch.object(cluster, "NOBODY_BEGINS_SECONDS", -1.0), mock.patch.object(cluster.time, "sleep"):
+            self.assertEqual(running.decode_stretches(16, 100, wait_for_all=False), [4.0])
 
 
 if __name__ == "__main__":

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/sim/sim_slots.h"
 
+#include "tests/sim/fake_model.h"
+
 namespace lamina::sim {
 
 SimArena MakeArena(const core::SchedulerOptions& options, const core::MemoryNodeShare& share) {
@@ -9,6 +11,14 @@ SimArena MakeArena(const core::SchedulerOptions& options, const core::MemoryNode
   return {.slots = std::vector<SimSlot>(share.slots),
           .tails = {.owners = plan::Tails(tails),
                     .blocks = {tails, std::vector<SimSlot>(options.int8_block_tokens)}}};
+}
+
+uint64_t HistoryOf(const std::vector<TokenId>& tokens, size_t count) {
+  uint64_t history = 0;
+  for (size_t i = 0; i < count; ++i) {
+    history = Mix(history ^ (static_cast<uint64_t>(tokens[i]) + 0x9e3779b97f4a7c15ULL));
+  }
+  return history;
 }
 
 // The slots of each form are memory of their own, which a node keeps, or loses, as one.

@@ -4,6 +4,7 @@
 
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <vector>
@@ -47,6 +48,9 @@ using SimArenas = std::map<uint64_t, SimArena>;
 
 // Slots of a share, and its tails, with nothing in them.
 SimArena MakeArena(const core::SchedulerOptions& options, const core::MemoryNodeShare& share);
+
+// What K and V of the last of the first `count` tokens follow from.
+uint64_t HistoryOf(const std::vector<TokenId>& tokens, size_t count);
 
 // Names the memory of a share's slots, whose form of K and V has some of its own; 0: none.
 uint64_t MemoryOf(const core::MemoryNodeShare& share);

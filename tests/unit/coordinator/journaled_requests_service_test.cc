@@ -7,77 +7,22 @@
 
 #include <atomic>
 #include <functional>
-#include <memory>
-#include <mutex>
 #include <numeric>
 #include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
-#include "common/fnv1a.h"
 #include "common/trace_context.h"
-#include "coordinator/inference_service.h"
 #include "coordinator/resumed_sink.h"
-#include "tests/support/id_tokenizer.h"
-#include "tests/unit/coordinator/idle_node.h"
+#include "tests/unit/coordinator/journaling_coordinator.h"
+#include "tests/unit/coordinator/left_journals.h"
 #include "tests/unit/coordinator/small_limits.h"
 
 namespace lamina::coordinator {
 namespace {
 
 using ::testing::ElementsAre;
-
-// The journal's file, in memory.
-class MemoryFile {
- public:
-  MemoryFile() = default;
-  explicit MemoryFile(std::string bytes) : bytes_(std::move(bytes)) {}
-
-  std::string Copy() const {
-    const std::lock_guard lock(mutex_);
-    return bytes_;
-  }
-  void Write(absl::string_view bytes, bool behind) {
-    const std::lock_guard lock(mutex_);
-    bytes_ = absl::StrCat(behind ? bytes_ : "", bytes);
-  }
-
- private:
-  mutable std::mutex mutex_;
-  std::string bytes_;
-};
-
-class MemoryJournalDisk final : public JournalDisk {
- public:
-  explicit MemoryJournalDisk(MemoryFile& file) : file_(file) {}
-
-  absl::StatusOr<std::string> Read() override { return file_.Copy(); }
-  absl::Status Replace(absl::string_view bytes) override {
-    file_.Write(bytes, /*behind=*/false);
-    return absl::OkStatus();
-  }
-  absl::Status Append(absl::string_view bytes) override {
-    file_.Write(bytes, /*behind=*/true);
-    return absl::OkStatus();
-  }
-  absl::Status Sync() override { return absl::OkStatus(); }
-  void Remove() override {}
-
- private:
-  MemoryFile& file_;
-};
-
-std::vector<UnfinishedRequest> UnfinishedIn(const MemoryFile& file) {
-  return ReadJournal(file.Copy()).unfinished;
-}
-
-void AwaitNoneIn(const MemoryFile& file) {
-  while (!UnfinishedIn(file).empty()) {
-    std::this_thread::yield();
-  }
-}
 
 // The host's, which does something first whenever it is asked.
 class BusyClock final : public Clock {
@@ -93,192 +38,6 @@ class BusyClock final : public Clock {
  private:
   std::function<void()> before_;
 };
-
-// A coordinator from its start to its end, whose node never does a step.
-class Coordinator {
- public:
-  // `given`: so many requests that wait are given to the engine at once. `clock` is that of the
-  // journaled requests.
-  explicit Coordinator(MemoryFile& file, Nanos keep = Seconds(60),
-                       uint32_t given = SmallLimits().waiting_max, const Clock& clock = RealClock())
-      : journal_(*Journal::Open(std::make_unique<MemoryJournalDisk>(file),
-                                {.identity = "model", .gather = 0})),
-        journaled_(*journal_, engine_, tokenizer_, clock, {.keep = keep, .waiting_max = given}) {
-    service_.UseJournal(journaled_);
-    grpc::ServerBuilder builder;
-    builder.RegisterService(&service_);
-    server_ = builder.BuildAndStart();
-    stub_ = v1::Inference::NewStub(server_->InProcessChannel({}));
-  }
-  ~Coordinator() { server_->Shutdown(); }
-  Coordinator(const Coordinator&) = delete;
-  Coordinator& operator=(const Coordinator&) = delete;
-
-  void Serve() {
-    node_ = IdleNode::Join(engine_, options_.nodes[0]);
-    Await([](const EngineStatus& status) { return status.state == "serving"; });
-  }
-  void LoseNode() { engine_.NodeLeft(node_->source()); }
-  // Until the engine has a request.
-  void AwaitRequest() {
-    Await([](const EngineStatus& status) {
-      return status.scheduler.running + status.scheduler.waiting > 0;
-    });
-  }
-  template <typename Condition>
-  void Await(Condition condition) {
-    while (!condition(engine_.GetStatus())) {
-      std::this_thread::yield();
-    }
-  }
-  v1::Inference::Stub& stub() { return *stub_; }
-  JournaledRequests& journaled() { return journaled_; }
-  const Engine& engine() const { return engine_; }
-
- private:
-  const test_support::IdTokenizer tokenizer_{kIdleVocabulary};
-  const model::ModelConfig config_{.vocabulary = kIdleVocabulary};
-  const std::unique_ptr<Journal> journal_;
-  const EngineOptions options_ = OneIdleNode();
-  std::shared_ptr<IdleNode> node_;
-  Engine engine_{options_, tokenizer_, RealClock()};
-  JournaledRequests journaled_;
-  InferenceService service_{engine_, tokenizer_, config_, 64};
-  std::unique_ptr<grpc::Server> server_;
-  std::unique_ptr<v1::Inference::Stub> stub_;
-};
-
-struct Answer {
-  grpc::Status status;
-  std::vector<TokenId> tokens;  // Those of choice 0.
-  std::vector<TokenId> further;
-  std::string text;
-  std::vector<uint32_t> ends;  // Choices, as they end.
-  v1::FinishReason finish = v1::FINISH_REASON_UNSPECIFIED;
-  double ttft_ms = 0;
-  std::string journaled;
-};
-
-Answer Attach(Coordinator& coordinator, const v1::AttachRequest& request) {
-  grpc::ClientContext context;
-  const auto stream = coordinator.stub().Attach(&context, request);
-  Answer answer;
-  v1::GenerateResponse response;
-  while (stream->Read(&response)) {
-    for (const v1::TokenOutput& token : response.tokens()) {
-      (response.index() == 0 ? answer.tokens : answer.further).push_back(token.token());
-    }
-    answer.text += response.text();
-    if (response.has_usage()) {
-      answer.ends.push_back(response.index());
-    }
-    answer.finish = response.finish_reason();
-    answer.ttft_ms = response.usage().ttft_ms();
-  }
-  answer.status = stream->Finish();
-  const auto& metadata = context.GetServerInitialMetadata();
-  if (const auto id = metadata.find(kJournaledHeader); id != metadata.end()) {
-    answer.journaled = std::string(id->second.data(), id->second.size());
-  }
-  return answer;
-}
-
-uint64_t DigestOf(const std::vector<TokenId>& tokens) {
-  Fnv1a digest;
-  for (const TokenId token : tokens) {
-    digest.AddWord(static_cast<uint32_t>(token));
-  }
-  return digest.value();
-}
-
-v1::AttachRequest From(uint32_t index, const std::vector<TokenId>& tokens) {
-  v1::AttachRequest request;
-  request.set_request_id("mine");
-  request.set_index(index);
-  request.set_digest(DigestOf(tokens));
-  return request;
-}
-
-// What the client has of choice 1.
-v1::AttachRequest AndFurther(v1::AttachRequest request, const std::vector<TokenId>& tokens) {
-  v1::ReceivedChoice& further = *request.add_further();
-  further.set_index(static_cast<uint32_t>(tokens.size()));
-  further.set_digest(DigestOf(tokens));
-  return request;
-}
-
-// A journal with a request for three tokens that has them all, and whose client does not.
-std::string JournalOfWholeAnswer() {
-  v1::GenerateRequest message;
-  message.mutable_tokens()->add_ids(7);
-  message.set_max_tokens(3);
-  message.mutable_sampling()->set_seed(5);
-  return absl::StrCat(
-      JournalHead("model"),
-      Encode(AcceptedRecord{.number = 1, .id = "mine", .message = message.SerializeAsString()}),
-      Encode(
-          CommittedRecord{.number = 1, .tokens = {{.token = 10}, {.token = 11}, {.token = 12}}}));
-}
-
-// A journal with a whole answer of two choices, the second of which is less likely.
-std::string JournalOfTwoChoices(uint32_t best_of = 0) {
-  v1::GenerateRequest message;
-  message.mutable_tokens()->add_ids(7);
-  message.set_max_tokens(2);
-  message.set_n(best_of == 0 ? 2 : 1);
-  if (best_of > 0) {
-    message.set_best_of(best_of);
-  }
-  message.mutable_sampling()->set_seed(5);
-  const auto token = [](TokenId id, float logprob) {
-    return plan::SampledToken{.token = id, .logprob = logprob};
-  };
-  return absl::StrCat(
-      JournalHead("model"),
-      Encode(AcceptedRecord{.number = 1, .id = "mine", .message = message.SerializeAsString()}),
-      Encode(CommittedRecord{.number = 1, .tokens = {token(10, -1.0f), token(11, -1.0f)}}),
-      Encode(CommittedRecord{.number = 1, .choice = 1, .tokens = {token(20, -2.0f)}}),
-      Encode(CommittedRecord{.number = 1, .choice = 1, .index = 1, .tokens = {token(21, -2.0f)}}));
-}
-
-// A journal with requests that have no tokens yet; the first of them has the last id.
-std::string JournalOfRequests(uint64_t count) {
-  v1::GenerateRequest message;
-  message.mutable_tokens()->add_ids(7);
-  message.set_max_tokens(20);
-  message.mutable_sampling()->set_seed(5);
-  std::string bytes = JournalHead("model");
-  for (uint64_t number = 1; number <= count; ++number) {
-    bytes += Encode(AcceptedRecord{.number = number,
-                                   .id = absl::StrCat("id", 100 - number),
-                                   .message = message.SerializeAsString()});
-  }
-  return bytes;
-}
-
-// A journal with a score that was accepted.
-std::string JournalOfScore() {
-  v1::ScoreRequest message;
-  message.mutable_tokens()->add_ids(7);
-  message.mutable_tokens()->add_ids(8);
-  return absl::StrCat(
-      JournalHead("model"),
-      Encode(AcceptedRecord{
-          .number = 1, .id = "mine", .message = message.SerializeAsString(), .score = true}));
-}
-
-// A journal with a beam search that was accepted.
-std::string JournalOfSearch() {
-  v1::GenerateRequest message;
-  message.mutable_tokens()->add_ids(7);
-  message.set_max_tokens(3);
-  message.set_n(2);
-  message.mutable_beam_search()->set_width(2);
-  message.mutable_sampling()->set_seed(5);
-  return absl::StrCat(
-      JournalHead("model"),
-      Encode(AcceptedRecord{.number = 1, .id = "mine", .message = message.SerializeAsString()}));
-}
 
 TEST(JournaledRequestsTest, AFullQueueDoesNotRefuseThem) {
   constexpr uint32_t kRequests = 12;

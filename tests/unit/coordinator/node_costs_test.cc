@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdint>
 #include <vector>
 
 namespace lamina::coordinator {
@@ -128,6 +129,22 @@ TEST(FetchRatesOfTest, ASliceIsAsTheNodeMeasuredIt) {
       FetchRatesOf(options, Epoch(options), {.compute = {&node}, .memory = {}});
   EXPECT_DOUBLE_EQ(rates.slice.fixed, 2e-3);
   EXPECT_DOUBLE_EQ(rates.slice.slope, 1e-4);
+}
+
+// Memory nodes measure no attention there, and lanes would only read the weights again. Where K and
+// V are made again both pools have to have measured.
+TEST(CostsOfLanesTest, RowsThatAttendWhereTheyRunAreChosenForBySlices) {
+  AttachedNode compute = Compute(/*streamed_bytes=*/0);
+  compute.counters.unit_seconds_fixed = 1e-3;
+  AttachedNode memory;
+  for (const uint32_t activation_width : {0u, 256u}) {
+    EngineOptions options = Options(/*bus=*/0);
+    options.fetch.activation_width = activation_width;
+    const cost::LaneCosts costs = CostsOfLanes(Epoch(options), ReplicaSplits(options),
+                                               {.compute = {&compute}, .memory = {&memory}});
+    EXPECT_EQ(costs.measured, activation_width == 0) << activation_width;
+    EXPECT_EQ(costs.attention_fixed + costs.attention_per_token, 0);
+  }
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 
@@ -187,6 +188,34 @@ TEST(PolicyAutoFetchTest, RoomIsThatOfTheShare) {
       }
     }
   }
+}
+
+// A memory node with room for K and V of 850 tokens. With an activation in addition a token takes
+// half as much again, and at a share of 11 sixteenths in place of K and V two thirds.
+TEST(PolicyAutoFetchTest, RowsAtATimeFollowFromWhatEachPolicyKeeps) {
+  EngineOptions options = OptionsThatFetch();
+  options.policy_auto->policies[0].why_not.clear();
+  options.policy_auto->load = {.rows = 12, .context = 100};
+  PolicyMeasures measures = MeasuresOfHybrid(1e6);
+  measures.memory = 850 * 64;
+  measures.largest_memory = measures.memory;
+  PolicyAuto policy(options);
+  const core::PolicyChoice& choice = policy.Choose(KvPolicy::kFetchHeads, measures);
+  const std::map<KvPolicy, double> rows = {{KvPolicy::kAttendRemote, 8},
+                                           {KvPolicy::kFetchHeads, 8},
+                                           {KvPolicy::kFetchRecompute, 5},
+                                           {KvPolicy::kFetchHybrid, 12}};
+  for (const core::PolicyFigure& figure : choice.figures) {
+    if (const auto expected = rows.find(figure.candidate.policy); expected != rows.end()) {
+      EXPECT_EQ(figure.candidate.why_not, "");
+      EXPECT_EQ(figure.rows, expected->second) << cost::KvPolicyName(expected->first);
+      EXPECT_EQ(figure.waiting, 12 - expected->second);
+    }
+  }
+  // Where links are the longer side, rows in turns take as long as all at once would.
+  EXPECT_NEAR(choice.SecondsOf(KvPolicy::kFetchHeads), 12 * 100 * 64 / 1e6, 1e-4);
+  EXPECT_NEAR(choice.SecondsOf(KvPolicy::kFetchRecompute), choice.SecondsOf(KvPolicy::kFetchHybrid),
+              1e-3);
 }
 
 TEST(PolicyAutoFetchTest, WhatNodesCannotDoIsNotTaken) {

@@ -251,6 +251,9 @@ TEST(QuantityTest, ReadsUnits) {
   EXPECT_EQ(*ParseQuantity("1000 EUR", Unit::kMoney, "EUR"), 1000);
   EXPECT_FALSE(ParseQuantity("-1 W", Unit::kWatts, "USD").ok());
   EXPECT_FALSE(ParseQuantity("1e400 W", Unit::kWatts, "USD").ok());
+  EXPECT_EQ(*ParseQuantity("1e299 GB/s", Unit::kBytesPerSecond, "USD"), 1e299 * 1e9);
+  EXPECT_THAT(ParseQuantity("1e300 GB/s", Unit::kBytesPerSecond, "USD").status().message(),
+              HasSubstr("more than can be counted"));
   EXPECT_FALSE(ParseQuantity("0.5 GB", Unit::kNone, "USD").ok());
 }
 

@@ -17,6 +17,15 @@ TEST(LaneCostsOfTest, NothingIsMeasuredUntilBothPoolsAre) {
   EXPECT_TRUE(LaneCostsOf({.compute = {kSlice}, .memory = {kFast}}).measured);
 }
 
+// One lane is the fastest then: others would read the weights again.
+TEST(LaneCostsOfTest, WhereNoMemoryNodeAttendsLanesHideNothing) {
+  const LaneCosts costs = LaneCostsOf({.compute = {kSlice}, .memory = {}});
+  EXPECT_TRUE(costs.measured);
+  const LaneWork work{.rows = 16, .context_tokens = 16000};
+  EXPECT_DOUBLE_EQ(LayerSeconds(costs, work, 1), 1e-3 + 16e-5);
+  EXPECT_DOUBLE_EQ(LayerSeconds(costs, work, 2), 2 * (1e-3 + 8e-5));
+}
+
 TEST(LaneCostsOfTest, SlicesAreTheMeanOfTheNodesThatDecode) {
   const LaneCosts costs = LaneCostsOf(
       {.compute = {kSlice, {.fixed = 3e-3, .slope = 3e-5}, {}}, .memory = {kFast}, .replicas = 2});

@@ -533,6 +533,18 @@ TEST(ArrivalsTest, HaveTheMeansAndTheRateThatWereAskedFor) {
   }
 }
 
+TEST(ArrivalsTest, AreWithinWhatNanosCanSay) {
+  EXPECT_TRUE(CheckArrivals(4000, 1e-6).ok());
+  EXPECT_THAT(CheckArrivals(20000, 1e-6).message(),
+              testing::HasSubstr("20000 requests at 1e-06 a second come over 2e+10 s"));
+  const auto requests = MakeArrivals({.requests = 20000, .rate = 1e-6});
+  Nanos before = 0;
+  for (const TraceRequest& request : requests) {
+    ASSERT_GE(request.at, before);
+    before = request.at;
+  }
+}
+
 TEST(NanosOfTest, IsWithinWhatNanosCanSay) {
   EXPECT_EQ(NanosOf(0), 1);
   EXPECT_EQ(NanosOf(2), Seconds(2));

@@ -272,6 +272,10 @@ TEST_F(FetchChoiceTest, RowsThatDoNotFitTakeTurns) {
   const PolicyChoice choice = Choose(all_);
   const double two = StepOf(KvPolicy::kLocal, inputs_, {.rows = 2, .context = 1000}).seconds;
   EXPECT_NEAR(choice.SecondsOf(KvPolicy::kLocal), 4 * two, 1e-12);
+  EXPECT_EQ(choice.figures[1].rows, 2);
+  EXPECT_EQ(choice.figures[1].waiting, 6);
+  EXPECT_EQ(choice.figures[2].rows, 8);
+  EXPECT_EQ(choice.figures[2].waiting, 0) << "any number of tokens has room";
   EXPECT_THAT(choice.why, Not(HasSubstr("at a time")));
   const PolicyChoice only = Choose({all_[1]});
   EXPECT_THAT(only.why, AllOf(HasSubstr("2 rows at a time"), HasSubstr("there is no other")));

@@ -185,6 +185,28 @@ TEST(GgufTokenizerTest, EncodesSentencePieceByScore) {
   EXPECT_EQ(*(*tokenizer)->Decode({1, 4, 4}, false), "<s> a a");
 }
 
+// Fine-tuned models have ChatML's marks so. The text behind each is one by itself, as in llama.cpp.
+TEST(GgufTokenizerTest, UserDefinedTokensCutTheTextBeforeItsSpaceIsPut) {
+  GgufWriter writer = SentencePiece({2, 3, 1, 1, 1, 4});
+  const auto tokenizer = Load(writer);
+  ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
+
+  for (const bool parse_special : {false, true}) {
+    EXPECT_THAT(
+        *(*tokenizer)
+             ->Encode("[PAD]aa[PAD] a", {.add_special = false, .parse_special = parse_special}),
+        ElementsAre(5, 4, 3, 5, 2, 4))
+        << parse_special;
+  }
+  EXPECT_EQ(*(*tokenizer)->Decode({5, 4, 3}, true), "[PAD] aa");
+
+  writer.AddBool("tokenizer.ggml.add_space_prefix", false);
+  const auto without = Load(writer);
+  ASSERT_TRUE(without.ok()) << without.status();
+  EXPECT_THAT(*(*without)->Encode("[PAD]aa[PAD] a", {.add_special = false}),
+              ElementsAre(5, 3, 3, 5, 4));
+}
+
 // Converters write Gemma's runs of U+2581 with spaces.
 TEST(GgufTokenizerTest, UserDefinedPiecesOfSpacesAreFound) {
   const auto load = [](const std::string& piece, int32_t type) {

@@ -1,0 +1,342 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The threads that write and read blocks of a spill file: what they copy, in which order, and who
+// is told of it.
+
+#include "memory_node/spill_io.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cerrno>
+#include <chrono>
+#include <memory>
+#include <mutex>
+#include <numeric>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/algorithm/container.h"
+#include "absl/status/status.h"
+#include "common/clock.h"
+#include "tests/support/memory_spill_disk.h"
+#include "tests/unit/memory_node/small_spill_file.h"
+
+namespace lamina::memory_node {
+namespace {
+
+using test_support::MemorySpillDisk;
+using ::testing::HasSubstr;
+
+// Copies from and to what is not the threads'.
+class SpillIoTest : public ::testing::Test {
+ protected:
+  void Make(MemorySpillDisk::Faults faults = {}, uint64_t blocks = 4) {
+    file_ = MakeFile(std::move(faults), blocks);
+    io_ = std::make_unique<SpillIo>(*file_);
+    ASSERT_TRUE(io_->Open().ok());
+  }
+  void Write(uint32_t block, int first) {
+    io_->Order(
+        {.write = true, .blocks = {block}, .copy = [first](size_t, absl::Span<std::byte> bytes) {
+           absl::c_copy(Bytes(first), bytes.begin());
+           return absl::OkStatus();
+         }});
+  }
+  void Read(uint32_t block, std::vector<std::byte>& to) {
+    io_->Order({.blocks = {block}, .copy = [&to](size_t, absl::Span<std::byte> bytes) {
+                  to.assign(bytes.begin(), bytes.end());
+                  return absl::OkStatus();
+                }});
+  }
+  // Has all threads at it until LetGo().
+  void HoldThreads() {
+    std::vector<uint32_t> blocks(SpillIo::kThreads);
+    std::iota(blocks.begin(), blocks.end(), 0);
+    io_->Order({.write = true, .blocks = blocks, .copy = [this](size_t, absl::Span<std::byte>) {
+                  ++held_;
+                  go_.wait(false);
+                  return absl::OkStatus();
+                }});
+    while (held_ < SpillIo::kThreads) {
+      std::this_thread::yield();
+    }
+  }
+  void LetGo() {
+    go_ = true;
+    go_.notify_all();
+  }
+  std::vector<SpillOrder> Done() {
+    EXPECT_TRUE(io_->Wait(Seconds(60)));
+    std::vector<SpillOrder> done;
+    io_->Take(done);
+    EXPECT_FALSE(io_->has_done());
+    return done;
+  }
+
+  std::atomic<int> held_ = 0;
+  std::atomic<bool> go_ = false;
+  std::unique_ptr<SpillFile> file_;
+  std::unique_ptr<SpillIo> io_;
+};
+
+// More of them than threads, which have a buffer each.
+TEST_F(SpillIoTest, OrdersAreDoneByThreadsOfTheirOwn) {
+  constexpr uint32_t kBlocks = 5 * SpillIo::kThreads;
+  Make({}, kBlocks);
+  for (uint32_t block = 0; block < kBlocks; ++block) {
+    Write(block, static_cast<int>(block));
+  }
+  std::vector<SpillOrder> done = Done();
+  ASSERT_EQ(done.size(), kBlocks);
+  std::vector<std::vector<std::byte>> read(kBlocks);
+  for (uint32_t block = 0; block < kBlocks; ++block) {
+    EXPECT_TRUE(done[block].status.ok()) << done[block].status;
+    Read(block, read[block]);
+  }
+  EXPECT_EQ(Done().size(), kBlocks);
+  for (uint32_t block = 0; block < kBlocks; ++block) {
+    EXPECT_EQ(read[block], Bytes(static_cast<int>(block))) << block;
+  }
+}
+
+TEST_F(SpillIoTest, ACopyThatFailsIsTheOrders) {
+  Make();
+  Write(1, 3);
+  EXPECT_EQ(Done().size(), 1u);
+  for (const bool write : {false, true}) {
+    io_->Order({.write = write, .blocks = {1}, .copy = [](size_t, absl::Span<std::byte>) {
+                  return absl::InternalError("no slots");
+                }});
+    EXPECT_EQ(Done().at(0).status.code(), absl::StatusCode::kInternal);
+  }
+  std::vector<std::byte> read;
+  Read(1, read);
+  EXPECT_EQ(Done().size(), 1u);
+  EXPECT_EQ(read, Bytes(3)) << "what could not be filled was written";
+}
+
+TEST_F(SpillIoTest, NothingIsCopiedOfABlockThatCannotBeRead) {
+  Make([](bool write, uint64_t) { return MemorySpillDisk::Fault{.error = write ? 0 : EIO}; });
+  std::vector<std::byte> read;
+  Read(0, read);
+  EXPECT_FALSE(Done().at(0).status.ok());
+  EXPECT_TRUE(read.empty());
+}
+
+// All threads are held up while more is ordered.
+TEST_F(SpillIoTest, WhatNoThreadHasBegunCanBeDropped) {
+  Make();
+  HoldThreads();
+  std::vector<std::byte> read;
+  Read(0, read);
+  Read(1, read);
+  io_->Cancel();
+  LetGo();
+  const std::vector<SpillOrder> done = Done();
+  EXPECT_EQ(done.size(), 3u);
+  for (const SpillOrder& order : done) {
+    EXPECT_EQ(order.status.code(), absl::StatusCode::kCancelled);
+  }
+  EXPECT_TRUE(read.empty());
+}
+
+TEST_F(SpillIoTest, AWaitMayHaveAnEnd) {
+  Make();
+  EXPECT_TRUE(io_->Wait(0));
+  HoldThreads();
+  EXPECT_FALSE(io_->Wait(Millis(1)));
+  LetGo();
+  EXPECT_TRUE(io_->Wait(Seconds(60)));
+  EXPECT_TRUE(io_->has_done());
+}
+
+TEST_F(SpillIoTest, BlocksOfAnOrderAreDoneTogether) {
+  constexpr uint32_t kBlocks = 5 * SpillIo::kThreads;
+  Make({}, kBlocks);
+  std::vector<uint32_t> blocks(kBlocks);
+  std::iota(blocks.rbegin(), blocks.rend(), 0);
+  io_->Order(
+      {.write = true, .blocks = blocks, .copy = [](size_t index, absl::Span<std::byte> bytes) {
+         absl::c_copy(Bytes(static_cast<int>(index)), bytes.begin());
+         return absl::OkStatus();
+       }});
+  EXPECT_EQ(Done().size(), 1u);
+  std::vector<std::vector<std::byte>> read(kBlocks);
+  io_->Order({.blocks = blocks,
+              .copy =
+                  [&read](size_t index, absl::Span<std::byte> bytes) {
+                    read[index].assign(bytes.begin(), bytes.end());
+                    return absl::OkStatus();
+                  },
+              .number = 7});
+  const std::vector<SpillOrder> done = Done();
+  ASSERT_EQ(done.size(), 1u);
+  EXPECT_TRUE(done[0].status.ok()) << done[0].status;
+  EXPECT_EQ(done[0].number, 7u);
+  for (uint32_t index = 0; index < kBlocks; ++index) {
+    EXPECT_EQ(read[index], Bytes(static_cast<int>(index))) << index;
+  }
+}
+
+// Whoever orders it may be away.
+TEST_F(SpillIoTest, TheLastThreadAtAnOrderTellsThatItWentWell) {
+  Make();
+  std::atomic<int> copied = 0;
+  std::atomic<int> copied_when_told = -1;
+  std::atomic<bool> done_when_told = false;
+  io_->Order({.write = true,
+              .blocks = {0, 1, 2, 3},
+              .copy =
+                  [&](size_t, absl::Span<std::byte>) {
+                    ++copied;
+                    return absl::OkStatus();
+                  },
+              .went_well =
+                  [&] {
+                    done_when_told = io_->has_done();
+                    copied_when_told = copied.load();
+                    copied_when_told.notify_all();
+                  }});
+  copied_when_told.wait(-1);
+  EXPECT_EQ(copied_when_told.load(), 4);
+  EXPECT_TRUE(done_when_told.load()) << "Take() would not have brought it";
+  EXPECT_EQ(Done().size(), 1u);
+}
+
+TEST_F(SpillIoTest, BehindAnErrorNothingIsBegunAndNobodyIsTold) {
+  constexpr uint32_t kBlocks = 5 * SpillIo::kThreads;
+  Make([](bool, uint64_t) { return MemorySpillDisk::Fault{.error = EIO}; }, kBlocks);
+  std::vector<uint32_t> blocks(kBlocks);
+  std::iota(blocks.begin(), blocks.end(), 0);
+  std::atomic<uint32_t> begun = 0;
+  std::atomic<bool> told = false;
+  io_->Order({.write = true,
+              .blocks = blocks,
+              .copy =
+                  [&](size_t, absl::Span<std::byte>) {
+                    ++begun;
+                    return absl::OkStatus();
+                  },
+              .went_well = [&] { told = true; }});
+  const std::vector<SpillOrder> done = Done();
+  ASSERT_EQ(done.size(), 1u);
+  EXPECT_THAT(done[0].status.message(), HasSubstr("cannot write: Input/output error"));
+  EXPECT_LE(begun.load(), static_cast<uint32_t>(SpillIo::kThreads));
+  EXPECT_FALSE(told.load());
+}
+
+TEST_F(SpillIoTest, ReadsGoBeforeWrites) {
+  constexpr uint32_t kEach = 40;
+  Make({}, 2 * kEach + SpillIo::kThreads);
+  std::vector<uint32_t> stored(kEach);
+  std::iota(stored.begin(), stored.end(), SpillIo::kThreads);
+  std::vector<uint32_t> others(kEach);
+  std::iota(others.begin(), others.end(), SpillIo::kThreads + kEach);
+  std::mutex mutex;
+  std::string copied;
+  const auto note = [&](char what) {
+    return [&mutex, &copied, what](size_t, absl::Span<std::byte>) {
+      const std::lock_guard lock(mutex);
+      copied += what;
+      return absl::OkStatus();
+    };
+  };
+  io_->Order({.write = true, .blocks = stored, .copy = note('s')});
+  EXPECT_EQ(Done().size(), 1u);
+  copied.clear();
+  HoldThreads();
+  io_->Order({.write = true, .blocks = others, .copy = note('w')});
+  io_->Order({.blocks = stored, .copy = note('r')});
+  LetGo();
+  EXPECT_EQ(Done().size(), 3u);
+  ASSERT_EQ(copied.size(), 2 * kEach);
+  // The last reads may be copied behind what other threads write first.
+  constexpr uint32_t kSure = kEach - SpillIo::kThreads;
+  EXPECT_EQ(copied.substr(0, kSure), std::string(kSure, 'r'));
+}
+
+// All of them at the disk would come back at once, and it would stand still while they copy.
+TEST_F(SpillIoTest, SomeThreadsReadOnWhileOthersCopy) {
+  constexpr uint32_t kBlocks = 4 * SpillIo::kThreads;
+  std::atomic<int> reading = 0;
+  std::atomic<int> most = 0;
+  std::atomic<int> read = 0;
+  Make(
+      [&](bool write, uint64_t) {
+        if (!write) {
+          const int now = ++reading;
+          int before = most;
+          while (before < now && !most.compare_exchange_weak(before, now)) {
+          }
+          std::this_thread::sleep_for(std::chrono::milliseconds(2));
+          ++read;
+          --reading;
+        }
+        return MemorySpillDisk::Fault{};
+      },
+      kBlocks);
+  std::vector<uint32_t> blocks(kBlocks);
+  std::iota(blocks.begin(), blocks.end(), 0);
+  io_->Order({.write = true, .blocks = blocks, .copy = [](size_t, absl::Span<std::byte> bytes) {
+                absl::c_copy(Bytes(1), bytes.begin());
+                return absl::OkStatus();
+              }});
+  EXPECT_EQ(Done().at(0).status, absl::OkStatus());
+
+  // Copies of the first blocks last until as many have been read as there are buffers.
+  io_->Order({.blocks = blocks, .copy = [&read](size_t, absl::Span<std::byte>) {
+                while (read < SpillIo::kThreads) {
+                  std::this_thread::yield();
+                }
+                return absl::OkStatus();
+              }});
+  EXPECT_EQ(Done().at(0).status, absl::OkStatus());
+  EXPECT_LE(most.load(), SpillIo::kReads);
+  static_assert(SpillIo::kReads < SpillIo::kThreads);
+}
+
+// Threads that may not read wait, and none of them is forgotten when nothing is to be read any
+// more.
+TEST_F(SpillIoTest, WritesGoOnBehindReads) {
+  constexpr uint32_t kEach = 3 * SpillIo::kThreads;
+  std::atomic<bool> reads_fail = false;
+  Make([&](bool write,
+           uint64_t) { return MemorySpillDisk::Fault{.error = !write && reads_fail ? EIO : 0}; },
+       2 * kEach);
+  std::vector<uint32_t> stored(kEach);
+  std::iota(stored.begin(), stored.end(), 0);
+  std::vector<uint32_t> others(kEach);
+  std::iota(others.begin(), others.end(), kEach);
+  const auto fill = [](size_t, absl::Span<std::byte> bytes) {
+    absl::c_copy(Bytes(1), bytes.begin());
+    return absl::OkStatus();
+  };
+  io_->Order({.write = true, .blocks = stored, .copy = fill});
+  EXPECT_EQ(Done().at(0).status, absl::OkStatus());
+  for (const bool fails : {false, true}) {
+    reads_fail = fails;
+    std::atomic<int> writing = 0;
+    io_->Order(
+        {.blocks = stored, .copy = [](size_t, absl::Span<std::byte>) { return absl::OkStatus(); }});
+    // All threads are at it at once.
+    io_->Order({.write = true, .blocks = others, .copy = [&](size_t, absl::Span<std::byte> bytes) {
+                  ++writing;
+                  while (writing < SpillIo::kThreads) {
+                    std::this_thread::yield();
+                  }
+                  return fill(0, bytes);
+                }});
+    const std::vector<SpillOrder> done = Done();
+    ASSERT_EQ(done.size(), 2u);
+    for (const SpillOrder& order : done) {
+      EXPECT_EQ(order.status.ok(), order.write || !fails) << order.status;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace lamina::memory_node
