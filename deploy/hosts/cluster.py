@@ -306,14 +306,15 @@ def find_model(model):
 
 def write_whole(path, text):
     """Whole or not at all: where the disk is full, what was there stays, and `down` finds what runs by it."""
-    partial = path.with_name(path.name + ".partial")
+    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")  # Another command writes its own.
     try:
         partial.write_text(text)
         os.replace(partial, path)
     except OSError as error:
-        partial.unlink(missing_ok=True)
-        error.filename = error.filename or str(path)
+        error.filename = str(path)
         raise
+    finally:
+        partial.unlink(missing_ok=True)
 
 
 def make_token(path):

@@ -228,7 +228,6 @@ class DoctorTest(unittest.TestCase):
         host = re.escape(socket.gethostname())
         self.assertRegex(line, rf"^serving at 0\.0\.0\.0:(\d+); .* --peer {host}:\1 --cluster-token-file {re.escape(token)}$")
 
-
     def test_a_secret_that_cannot_be_read_is_said(self):
         """Not only that the other doctor wants one."""
         missing = "/nonexistent/cluster.token"

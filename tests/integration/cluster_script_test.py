@@ -8,6 +8,7 @@ The pretenders are shell scripts in a folder of their own; `lamina config` is th
 import json
 import os
 import re
+import resource
 import signal
 import socket
 import subprocess
@@ -155,13 +156,13 @@ class ClusterScriptTest(unittest.TestCase):
         """A restart that is typed in another folder finds the same journal."""
         self.file.write_text(cluster_file(model="model.gguf", chat_template="it's.jinja", coordinator={"listen": "127.0.0.1:0", "journal": "live/journal",
                                                                                                       "spans": "/dev/null"},
-                                          gateway={"listen": "127.0.0.1:0", "api_keys_file": "keys"}))
+                                          gateway={"listen": "127.0.0.1:0", "api_keys_file": "link/../keys"}))
         self.assertEqual(self.script("up").returncode, 0)
         written = subprocess.run([str(BIN / "lamina"), "config", "--json", "--cluster", str(self.state / "cluster.yaml")], capture_output=True,
                                  text=True)
         self.assertEqual(json.loads(written.stdout)["files"], {
             "chat_template": f"{self.directory}/it's.jinja", "coordinator.spans": "/dev/null",
-            "coordinator.journal": f"{self.directory}/live/journal", "gateway.api_keys_file": f"{self.directory}/keys"})
+            "coordinator.journal": f"{self.directory}/live/journal", "gateway.api_keys_file": f"{self.directory}/link/../keys"})
 
     def test_other_hosts_are_told_an_address_that_they_can_reach(self):
         self.file.write_text(cluster_file(
@@ -261,6 +262,14 @@ class ClusterScriptTest(unittest.TestCase):
         self.assertIn("other settings", result.stderr)
         self.assertEqual(self.script("down").returncode, 0)
         self.assertEqual(self.script("up", "--set", "pipeline.lanes=1").returncode, 0)
+
+    def test_up_from_a_folder_with_other_files_says_which(self):
+        self.file.write_text(cluster_file(model=self.model, coordinator={"listen": "127.0.0.1:0", "journal": "live/journal"}))
+        self.assertEqual(self.script("up").returncode, 0)
+        elsewhere = subprocess.run(self.command("up"), capture_output=True, text=True, cwd="/", timeout=120)
+        self.assertEqual(elsewhere.returncode, 1)
+        self.assertIn(f"other settings (coordinator.journal: {self.directory}/live/journal there, /live/journal here; relative", elsewhere.stderr)
+        self.assertEqual(self.script("up").returncode, 0, "it mends from where it was started")
 
     def test_memory_nodes_that_join_and_leave_need_no_down(self):
         def name_in_file(*names):
@@ -501,10 +510,10 @@ class ClusterScriptTest(unittest.TestCase):
         self.script("up")
         before = (self.state / "cluster.yaml").read_text()
         self.file.write_text(cluster_file(model="model.gguf", memory=[{"name": f"m{i}", "capacity": "256MiB"} for i in range(3)]))
-        (self.state / "cluster.yaml.partial").symlink_to("/dev/full")
-        full = self.script("up")
+        full = subprocess.run(self.command("up"), capture_output=True, text=True, cwd=self.directory, timeout=120,
+                              preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0)))
         self.assertEqual(full.returncode, 1, full.stderr)
-        self.assertIn(f"{self.state}/cluster.yaml: No space left on device; pid files and logs go to {self.state}", full.stderr)
+        self.assertIn(f"{self.state}/cluster.yaml: File too large; pid files and logs go to {self.state}", full.stderr)
         self.assertEqual((self.state / "cluster.yaml").read_text(), before)
         self.assertEqual(list(self.state.glob("*.partial")), [])
 
@@ -550,6 +559,8 @@ class ClusterScriptTest(unittest.TestCase):
         fails("up", says=f"Not a directory; pid files and logs go to {self.model}: let this user write there", state=self.model)
         fails("status", "--ssh", "ssh -F 'my", says="--ssh or LAMINA_SSH is no command line: ssh -F 'my (No closing quotation)", status=2)
         fails("status", "--ssh", " ", says="--ssh or LAMINA_SSH is empty", status=2)
+        self.write(self.bin / "lamina", "#!/bin/sh\necho '{\"yaml\": \"\"}'\n")
+        fails("up", says=f"{self.bin}/lamina is of another version than this script; build it")
 
     def test_nothing_is_restarted_in_a_cluster_that_is_down(self):
         self.assertEqual(self.script("up").returncode, 0)
