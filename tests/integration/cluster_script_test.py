@@ -104,9 +104,9 @@ class ClusterScriptTest(unittest.TestCase):
         return [str(REPO / "deploy/cluster.sh"), *arguments, "--cluster", str(self.file),
                 "--state", str(state or self.state), "--bin", str(binaries or self.bin)]
 
-    def script(self, *arguments, **keys):
-        return subprocess.run(self.command(*arguments, **keys), capture_output=True, text=True,
-                              cwd=self.directory, timeout=120)
+    def script(self, *arguments, state=None, binaries=None, **keys):
+        keys = {"capture_output": True, "text": True, "cwd": self.directory, "timeout": 120, **keys}
+        return subprocess.run(self.command(*arguments, state=state, binaries=binaries), **keys)
 
     def pids(self):
         return {path.stem: int(path.read_text()) for path in self.state.glob("*.pid")}
@@ -133,8 +133,7 @@ class ClusterScriptTest(unittest.TestCase):
         self.assertIn("m0 ends", (self.state / "m0.log").read_text(), "it was let drain")
 
     def test_the_ca_of_another_cluster_is_not_asked(self):
-        result = subprocess.run(self.command("up", "--wait", "20"), capture_output=True, text=True, cwd=self.directory, timeout=120,
-                                env={**os.environ, "LAMINA_TLS_CA": "/nonexistent/of_another_cluster.pem"})
+        result = self.script("up", "--wait", "20", env={**os.environ, "LAMINA_TLS_CA": "/nonexistent/of_another_cluster.pem"})
         self.assertEqual(result.returncode, 0, result.stderr)
 
     def test_a_node_that_cannot_serve_is_not_waited_for(self):
@@ -154,13 +153,12 @@ class ClusterScriptTest(unittest.TestCase):
 
     def test_files_of_the_coordinator_and_the_gateway_stay_where_they_were(self):
         """A restart that is typed in another folder finds the same journal."""
-        self.file.write_text(cluster_file(model="model.gguf", chat_template="it's.jinja", coordinator={"listen": "127.0.0.1:0", "journal": "live/journal",
-                                                                                                      "spans": "/dev/null"},
+        self.file.write_text(cluster_file(model="model.gguf", chat_template="it's.jinja",
+                                          coordinator={"listen": "127.0.0.1:0", "journal": "live/journal", "spans": "/dev/null"},
                                           gateway={"listen": "127.0.0.1:0", "api_keys_file": "link/../keys"}))
         self.assertEqual(self.script("up").returncode, 0)
-        written = subprocess.run([str(BIN / "lamina"), "config", "--json", "--cluster", str(self.state / "cluster.yaml")], capture_output=True,
-                                 text=True)
-        self.assertEqual(json.loads(written.stdout)["files"], {
+        written = subprocess.check_output([str(BIN / "lamina"), "config", "--json", "--cluster", str(self.state / "cluster.yaml")])
+        self.assertEqual(json.loads(written)["files"], {
             "chat_template": f"{self.directory}/it's.jinja", "coordinator.spans": "/dev/null",
             "coordinator.journal": f"{self.directory}/live/journal", "gateway.api_keys_file": f"{self.directory}/link/../keys"})
 
@@ -266,7 +264,7 @@ class ClusterScriptTest(unittest.TestCase):
     def test_up_from_a_folder_with_other_files_says_which(self):
         self.file.write_text(cluster_file(model=self.model, coordinator={"listen": "127.0.0.1:0", "journal": "live/journal"}))
         self.assertEqual(self.script("up").returncode, 0)
-        elsewhere = subprocess.run(self.command("up"), capture_output=True, text=True, cwd="/", timeout=120)
+        elsewhere = self.script("up", cwd="/")
         self.assertEqual(elsewhere.returncode, 1)
         self.assertIn(f"other settings (coordinator.journal: {self.directory}/live/journal there, /live/journal here; relative", elsewhere.stderr)
         self.assertEqual(self.script("up").returncode, 0, "it mends from where it was started")
@@ -502,7 +500,7 @@ class ClusterScriptTest(unittest.TestCase):
         for action in (["logs", "m0"], ["logs"], ["status"], ["--help"]):
             read, write = os.pipe()
             os.close(read)
-            result = subprocess.run(self.command(*action), stdout=write, stderr=subprocess.PIPE, text=True, cwd=self.directory, timeout=120)
+            result = self.script(*action, capture_output=False, stdout=write, stderr=subprocess.PIPE)
             os.close(write)
             self.assertEqual((result.returncode, result.stderr), (128 + signal.SIGPIPE, ""), action)
 
@@ -510,8 +508,7 @@ class ClusterScriptTest(unittest.TestCase):
         self.script("up")
         before = (self.state / "cluster.yaml").read_text()
         self.file.write_text(cluster_file(model="model.gguf", memory=[{"name": f"m{i}", "capacity": "256MiB"} for i in range(3)]))
-        full = subprocess.run(self.command("up"), capture_output=True, text=True, cwd=self.directory, timeout=120,
-                              preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0)))
+        full = self.script("up", preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0)))
         self.assertEqual(full.returncode, 1, full.stderr)
         self.assertIn(f"{self.state}/cluster.yaml: File too large; pid files and logs go to {self.state}", full.stderr)
         self.assertEqual((self.state / "cluster.yaml").read_text(), before)
@@ -527,13 +524,9 @@ class ClusterScriptTest(unittest.TestCase):
         self.assertNotIn("could not be stopped", result.stderr)
         self.assertEqual(self.pids(), {}, "nor do the others run on")
 
-        def left():
-            words = str(self.state / "cluster.yaml").encode()
-            return [path for path in Path("/proc").glob("[0-9]*/cmdline") if words in self.command_line(path).split(b"\0")]
-
-        end = time.monotonic() + 60
-        while left():
-            self.assertLess(time.monotonic(), end, left())
+        end, file = time.monotonic() + 60, str(self.state / "cluster.yaml").encode()
+        while left := [path for path in Path("/proc").glob("[0-9]*/cmdline") if file in self.command_line(path).split(b"\0")]:
+            self.assertLess(time.monotonic(), end, left)
             time.sleep(0.05)
 
     @staticmethod
