@@ -13,6 +13,7 @@
 #include <algorithm>
 #include <array>
 #include <memory>
+#include <set>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -138,7 +139,8 @@ void AddOwnNames(const std::vector<std::string>& hosts, HostFacts& facts) {
   const auto is_own = [&facts](const std::string& name) {
     return std::find(facts.names.begin(), facts.names.end(), name) != facts.names.end();
   };
-  for (const std::string& host : hosts) {
+  // Each once: a name that no server knows takes seconds, and a host may have many nodes.
+  for (const std::string& host : std::set<std::string>(hosts.begin(), hosts.end())) {
     if (is_own(host)) {
       continue;
     }
