@@ -144,6 +144,7 @@ struct Chunk {
   std::string text;
   std::vector<TokenOutput> tokens;
   FinishReason finish_reason = FinishReason::kNotFinished;
+  std::string stop;  // The stop string that ended the choice; empty: none did.
   Usage usage;
   // Not 0 in chunks without output that say how far a long prompt is.
   uint32_t prompt_tokens_done = 0;

@@ -315,6 +315,7 @@ Chunk FromProto(const v1::GenerateResponse& response) {
                  .index = response.index(),
                  .text = response.text(),
                  .finish_reason = FromProto(response.finish_reason()),
+                 .stop = response.stop(),
                  .prompt_tokens_done = response.prompt_tokens_done(),
                  .prompt_tokens = response.prompt_tokens(),
                  .prompt = {response.prompt().begin(), response.prompt().end()}};

@@ -39,7 +39,7 @@ class FetchAttention final : public AttentionPath {
         chunks_(chunks),
         sender_(context, kind),
         resident_(context, resident),
-        fetched_(MakeFetchedKv(context, kind, kernel, resident_, /*tokens=*/nullptr)) {}
+        fetched_(MakeFetchedKv(context, kind, kernel, resident_, /*kept=*/nullptr)) {}
 
   absl::Status Prepare() override { return fetched_->Prepare(); }
   uint64_t buffer_bytes() const override { return sender_.bytes() + fetched_->buffer_bytes(); }

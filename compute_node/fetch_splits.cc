@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
+#include "compute_node/resident_kv.h"
 #include "plan/slot_kinds.h"
 #include "plan/slot_tables.h"
 
@@ -183,7 +184,43 @@ class BySlots final : public FetchSplits {
   plan::SlotTables tables_;
 };
 
+class ByRecent final : public FetchSplits {
+ public:
+  ByRecent(const plan::EpochConfig& config, const ResidentKv& recent)
+      : config_(config), recent_(recent) {}
+
+  absl::Status Apply(const plan::StepPlan& /*plan*/) override { return absl::OkStatus(); }
+
+  absl::StatusOr<plan::FetchSplit> Of(const RowRun& run,
+                                      const plan::StepPlan& plan) const override {
+    return Split(run, plan, {.first = 0, .tokens = config_.sequence_tokens_max});
+  }
+
+  absl::StatusOr<plan::FetchSplit> OfSpan(const RowRun& run, const plan::StepPlan& plan,
+                                          uint32_t span) const override {
+    return Split(run, plan, plan::SpanAt(config_, span));
+  }
+
+ private:
+  absl::StatusOr<plan::FetchSplit> Split(const RowRun& run, const plan::StepPlan& plan,
+                                         const plan::TokenSpan& span) const {
+    if (plan.recomputed > 0) {
+      return absl::InternalError("plan recomputes from activations of a path that keeps none");
+    }
+    return plan::SplitKeptBySpan(run.first_token, run.tokens,
+                                 recent_.First(run.sequence, run.first_token), span);
+  }
+
+  const plan::EpochConfig& config_;
+  const ResidentKv& recent_;
+};
+
 }  // namespace
+
+std::unique_ptr<FetchSplits> MakeRecentSplits(const plan::EpochConfig& config,
+                                              const ResidentKv& recent) {
+  return std::make_unique<ByRecent>(config, recent);
+}
 
 std::unique_ptr<FetchSplits> MakeFetchSplits(const plan::EpochConfig& config,
                                              plan::AttentionPath path, SequenceTable& sequences) {

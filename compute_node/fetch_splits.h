@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// FetchSplits: paths fetch and recompute: which of the tokens before a run of rows come as
-// activations, or have them here (plan/fetch_split.h), as the compute node knows it from plans.
+// FetchSplits: which of the tokens before a run of rows come, as K and V or as activations, and
+// which are here (plan/fetch_split.h), as the compute node knows it from plans, or of K and V that
+// it keeps by itself.
 //
 // Threading: the data thread. Allocation: when sequences join or get slots, and the answers.
 
@@ -20,6 +21,8 @@
 #include "plan/step_plan.h"
 
 namespace lamina::compute_node {
+
+class ResidentKv;
 
 class FetchSplits {
  public:
@@ -43,5 +46,10 @@ class FetchSplits {
 // configuration and the table of the node's sequences must outlive it.
 std::unique_ptr<FetchSplits> MakeFetchSplits(const plan::EpochConfig& config,
                                              plan::AttentionPath path, SequenceTable& sequences);
+
+// Path sparse where all tokens are attended: those come that are not in `recent` once the step's
+// rows have their room there. References must outlive it.
+std::unique_ptr<FetchSplits> MakeRecentSplits(const plan::EpochConfig& config,
+                                              const ResidentKv& recent);
 
 }  // namespace lamina::compute_node

@@ -56,16 +56,17 @@ std::unique_ptr<kernels::AttentionScratch> MakePieceScratch(const WorkerContext&
 }
 
 FetchedKv::FetchedKv(const WorkerContext& context, plan::AttentionPath kind,
-                     const kernels::AttentionKernel& kernel, const ResidentActivations& resident,
-                     const TokenRows* tokens, std::unique_ptr<kernels::AttentionScratch> scratch)
+                     std::unique_ptr<FetchSplits> splits, const kernels::AttentionKernel& kernel,
+                     const ResidentActivations& resident, const KeptKv* kept,
+                     std::unique_ptr<kernels::AttentionScratch> scratch)
     : context_(context),
       activation_width_(plan::ActivationWidthOf(context.config, kind)),
       kernel_(kernel),
       scratch_(std::move(scratch)),
       resident_(resident),
-      tokens_(tokens),
+      kept_(kept),
       recompute_(context.config, context.executor),
-      splits_(MakeFetchSplits(context.config, kind, context.sequences)),
+      splits_(std::move(splits)),
       windows_(context),
       lanes_(context.config.lanes) {
   const plan::EpochConfig& config = context.config;
@@ -412,15 +413,22 @@ absl::Status FetchedKv::Remake(const Lane& lane, uint32_t node) {
   return absl::OkStatus();
 }
 
-void FetchedKv::FillMade(const Lane& lane, const RunOfNode& which, const PieceRows& rows,
+void FetchedKv::FillKept(const Lane& lane, const RunOfNode& which, const PieceRows& rows,
                          uint32_t slot) const {
   const FetchedRuns& stream = StreamOf(lane, which.node);
-  tokens_->Fill(lane, stream.rows[which.run],
-                {.first = stream.starts[which.run], .tokens = stream.runs[which.run].kept},
-                {.rows = rows,
-                 .piece = windows_.piece(lane, which.node),
-                 .data = reinterpret_cast<std::byte*>(windows_.elements(lane, which.node)),
-                 .slot = slot});
+  uint32_t first = stream.starts[which.run];
+  for (const plan::FetchStretch& stretch : stream.stretches[which.run]) {
+    if (stretch.here && !stretch.activations) {
+      break;
+    }
+    first += stretch.tokens;
+  }
+  kept_->Fill(lane, LayerOf(lane), stream.rows[which.run],
+              {.first = first, .tokens = stream.runs[which.run].kept},
+              {.rows = rows,
+               .piece = windows_.piece(lane, which.node),
+               .data = reinterpret_cast<std::byte*>(windows_.elements(lane, which.node)),
+               .slot = slot});
 }
 
 absl::Status FetchedKv::Attend(Lane& lane, uint32_t node) {
@@ -439,7 +447,7 @@ absl::Status FetchedKv::Attend(Lane& lane, uint32_t node) {
       rows.Store(stream.rows[i].first_row + before_own, {.first_slot = own, .tokens = run.tokens});
     }
     if (run.kept > 0) {
-      FillMade(lane, {.node = node, .run = i}, rows, recomputed);
+      FillKept(lane, {.node = node, .run = i}, rows, recomputed);
     }
     const size_t first_extent = extents_.size();
     stream.AppendExtents(i, recomputed, slot, extents_);
@@ -456,12 +464,12 @@ absl::Status FetchedKv::Attend(Lane& lane, uint32_t node) {
 
 std::unique_ptr<FetchedKv> MakeFetchedKv(const WorkerContext& context, plan::AttentionPath kind,
                                          const kernels::AttentionKernel& kernel,
-                                         const ResidentActivations& resident,
-                                         const TokenRows* tokens) {
+                                         const ResidentActivations& resident, const KeptKv* kept) {
+  auto splits = MakeFetchSplits(context.config, kind, context.sequences);
   if (BySpan(context.config)) {
-    return std::make_unique<SpannedKv>(context, kind, kernel, resident, tokens);
+    return std::make_unique<SpannedKv>(context, kind, std::move(splits), kernel, resident, kept);
   }
-  return std::make_unique<WholeKv>(context, kind, kernel, resident, tokens);
+  return std::make_unique<WholeKv>(context, kind, std::move(splits), kernel, resident, kept);
 }
 
 }  // namespace lamina::compute_node

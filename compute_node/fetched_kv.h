@@ -8,8 +8,8 @@
 // spanned_kv.h where sequences are cut. Tokens that come as activations (fetch_splits.h), or have
 // theirs here (resident_activations.h), have their K and V made here, while the piece with the
 // others is on its way; where a layer's weights stream, before its slice can run, as soon as those
-// that make k and v are here. K and V of tokens that were made from their numbers (token_rows.h)
-// are copied into the piece that has the others.
+// that make k and v are here. K and V that this node has in another way (kept_kv.h) are copied into
+// the piece that has the others.
 //
 // To add one: list in AddRun() what each memory node sends for a run, and append in AddItems() what
 // of the run attends to it.
@@ -32,6 +32,7 @@
 #include "absl/types/span.h"
 #include "compute_node/fetch_splits.h"
 #include "compute_node/fetched_runs.h"
+#include "compute_node/kept_kv.h"
 #include "compute_node/kv_recompute.h"
 #include "compute_node/lane.h"
 #include "compute_node/making_line.h"
@@ -40,7 +41,6 @@
 #include "compute_node/piece_windows.h"
 #include "compute_node/resident_activations.h"
 #include "compute_node/step_layout.h"
-#include "compute_node/token_rows.h"
 #include "compute_node/worker_context.h"
 #include "kernels/attention.h"
 #include "plan/fetch_pieces.h"
@@ -68,6 +68,10 @@ class FetchedKv {
 
   // The memory nodes that send something to the lane's step.
   std::vector<uint32_t> Senders(const Lane& lane) const;
+  // What one of them sends.
+  const FetchedRuns& StreamOf(const Lane& lane, uint32_t node) const {
+    return lanes_[lane.index].streams[node];
+  }
 
   // The weights of the lane's slice are coming. Makes K and V for the next piece of one memory
   // node, if activations for it are here and WeightSource::KvHere() says that what makes them is.
@@ -94,11 +98,13 @@ class FetchedKv {
     uint32_t run = 0;
   };
 
-  // For rows of the path `kind`, fetch or recompute. `tokens` makes K and V from token numbers;
-  // null where none are. `scratch` is for items of AddItems(). References must outlive this.
+  // For rows of the path `kind`, of which `splits` says what comes. `kept` has K and V that do not
+  // come; null where there are none. `scratch` is for items of AddItems(). References must outlive
+  // this.
   FetchedKv(const WorkerContext& context, plan::AttentionPath kind,
-            const kernels::AttentionKernel& kernel, const ResidentActivations& resident,
-            const TokenRows* tokens, std::unique_ptr<kernels::AttentionScratch> scratch);
+            std::unique_ptr<FetchSplits> splits, const kernels::AttentionKernel& kernel,
+            const ResidentActivations& resident, const KeptKv* kept,
+            std::unique_ptr<kernels::AttentionScratch> scratch);
 
   // Calls Add() with what each memory node sends for the run.
   // Errors: as FetchSplits::Of(); kInternal  the plan does not follow from the tables.
@@ -116,14 +122,11 @@ class FetchedKv {
   // All pieces of the layer have been attended.
   virtual void EndLayer(Lane& /*lane*/) {}
 
-  // K and V of the run's first tokens, which were made from their numbers, go to the piece at hand,
-  // from this slot on.
-  void FillMade(const Lane& lane, const RunOfNode& which, const PieceRows& rows,
+  // K and V of the run's tokens that this node has (FetchRun::kept), which follow each other, go to
+  // the piece at hand, from this slot on.
+  void FillKept(const Lane& lane, const RunOfNode& which, const PieceRows& rows,
                 uint32_t slot) const;
 
-  const FetchedRuns& StreamOf(const Lane& lane, uint32_t node) const {
-    return lanes_[lane.index].streams[node];
-  }
   uint32_t LayerOf(const Lane& lane) const { return lanes_[lane.index].layer; }
   PieceWindows& windows() { return windows_; }
 
@@ -178,7 +181,7 @@ class FetchedKv {
   const kernels::AttentionKernel& kernel_;
   const std::unique_ptr<kernels::AttentionScratch> scratch_;
   const ResidentActivations& resident_;
-  const TokenRows* const tokens_;
+  const KeptKv* const kept_;
   KvRecompute recompute_;
   MakingLine making_;
   std::unique_ptr<FetchSplits> splits_;
@@ -197,11 +200,10 @@ std::unique_ptr<kernels::AttentionScratch> MakePieceScratch(const WorkerContext&
                                                             const kernels::AttentionKernel& kernel,
                                                             uint32_t query_tokens, uint32_t tokens);
 
-// Over spans where the epoch's sequences are cut, else over whole ones. Arguments are those of the
-// constructor; `kernel` attends. References must outlive it.
+// Over spans where the epoch's sequences are cut, else over whole ones, for rows of path fetch or
+// recompute. Arguments are those of the constructor; `kernel` attends. References must outlive it.
 std::unique_ptr<FetchedKv> MakeFetchedKv(const WorkerContext& context, plan::AttentionPath kind,
                                          const kernels::AttentionKernel& kernel,
-                                         const ResidentActivations& resident,
-                                         const TokenRows* tokens);
+                                         const ResidentActivations& resident, const KeptKv* kept);
 
 }  // namespace lamina::compute_node

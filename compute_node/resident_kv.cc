@@ -125,6 +125,16 @@ void ResidentKv::AppendSlots(plan::SequenceId id, absl::Span<const uint64_t> set
   }
 }
 
+void ResidentKv::Fill(const Lane& /*lane*/, uint32_t layer, const RowRun& run,
+                      const plan::TokenSpan& tokens, const MadeKv::Into& into) const {
+  const Held& held = held_.at(run.sequence);
+  std::vector<Extent> slots;
+  for (uint32_t i = 0; i < tokens.tokens; ++i) {
+    plan::AppendSlot(SlotOf(held, tokens.first + i), slots);
+  }
+  into.rows.Fill(View(layer), slots, {.first_slot = into.slot, .tokens = tokens.tokens});
+}
+
 void ResidentKv::Store(uint32_t lane, uint32_t layer, const kernels::MatrixView<BFloat16>& qkv) {
   if (arena_ == nullptr) {
     return;

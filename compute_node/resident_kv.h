@@ -6,7 +6,8 @@
 //
 //   Apply(plan)            who leaves, or joins, has none
 //   BeginStep(lane, runs)  room for the rows of the step
-//   First(), AppendSlots() what is here of the tokens before them, until the lane's next step
+//   First(), AppendSlots(), Fill()  what is here of the tokens before them, until the lane's next
+//                                   step
 //   Store(lane, ...)       once a layer
 //
 // While there is room every token stays that is made here. Then the oldest 16 tokens of the
@@ -28,15 +29,19 @@
 
 #include "absl/types/span.h"
 #include "common/extent.h"
+#include "compute_node/kept_kv.h"
+#include "compute_node/lane.h"
+#include "compute_node/made_kv.h"
 #include "compute_node/step_layout.h"
 #include "kernels/kv_arena.h"
 #include "kernels/matrix_view.h"
 #include "plan/epoch_config.h"
+#include "plan/fetch_split.h"
 #include "plan/step_plan.h"
 
 namespace lamina::compute_node {
 
-class ResidentKv {
+class ResidentKv final : public KeptKv {
  public:
   // `arena` has the epoch's layers; null: no token stays. References must outlive this.
   ResidentKv(const plan::EpochConfig& config, kernels::KvArena* arena);
@@ -54,6 +59,9 @@ class ResidentKv {
   // Requires: none before First().
   void AppendSlots(plan::SequenceId id, absl::Span<const uint64_t> set,
                    std::vector<Extent>& slots) const;
+  // Requires: none before First(), and Store() of the layer.
+  void Fill(const Lane& lane, uint32_t layer, const RowRun& run, const plan::TokenSpan& tokens,
+            const MadeKv::Into& into) const override;
 
   // Keeps k and v of the rows of the lane's step.
   // Shapes: qkv  [rows of the step, q | k | v], of the layer

@@ -12,9 +12,9 @@
 namespace lamina::compute_node {
 
 SpannedKv::SpannedKv(const WorkerContext& context, plan::AttentionPath kind,
-                     const kernels::AttentionKernel& kernel, const ResidentActivations& resident,
-                     const TokenRows* tokens)
-    : FetchedKv(context, kind, kernel, resident, tokens,
+                     std::unique_ptr<FetchSplits> splits, const kernels::AttentionKernel& kernel,
+                     const ResidentActivations& resident, const KeptKv* kept)
+    : FetchedKv(context, kind, std::move(splits), kernel, resident, kept,
                 MakePieceScratch(context, kernel, /*query_tokens=*/1, context.config.span_tokens)),
       folds_(context.config.span_tokens, context.pool.threads()),
       lanes_(context.config.lanes) {

@@ -15,17 +15,19 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "common/extent.h"
+#include "compute_node/fetch_splits.h"
 #include "compute_node/fetched_kv.h"
+#include "compute_node/kept_kv.h"
 #include "compute_node/lane.h"
 #include "compute_node/piece_rows.h"
 #include "compute_node/resident_activations.h"
 #include "compute_node/step_layout.h"
-#include "compute_node/token_rows.h"
 #include "compute_node/worker_context.h"
 #include "kernels/attention.h"
 #include "kernels/span_partials.h"
@@ -36,8 +38,8 @@ class SpannedKv final : public FetchedKv {
  public:
   // As FetchedKv's; `kernel` attends. References must outlive this.
   SpannedKv(const WorkerContext& context, plan::AttentionPath kind,
-            const kernels::AttentionKernel& kernel, const ResidentActivations& resident,
-            const TokenRows* tokens);
+            std::unique_ptr<FetchSplits> splits, const kernels::AttentionKernel& kernel,
+            const ResidentActivations& resident, const KeptKv* kept);
 
   // Partials take some, as many as the rows of a step may have in each lane.
   uint64_t buffer_bytes() const override;

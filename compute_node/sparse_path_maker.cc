@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
 #include "common/units.h"
+#include "compute_node/recent_attention.h"
 #include "compute_node/sparse_attention.h"
 #include "compute_node/sparse_sums.h"
 #include "plan/fetch_pieces.h"
@@ -67,11 +68,15 @@ std::string SparsePathMaker::Describe() const {
 }
 
 std::unique_ptr<AttentionPath> SparsePathMaker::Make(const WorkerContext& context) {
-  return int8_.has_value() ? std::make_unique<SparseAttention>(context, *scratch_, &*int8_, nullptr,
-                                                               kernels::Int8KernelOf(kernel_))
-                           : std::make_unique<SparseAttention>(
-                                 context, *scratch_, nullptr,
-                                 resident_.has_value() ? &*resident_ : nullptr, kernel_);
+  if (int8_.has_value()) {
+    return std::make_unique<SparseAttention>(context, *scratch_, &*int8_, nullptr,
+                                             kernels::Int8KernelOf(kernel_));
+  }
+  kernels::KvArena* const resident = resident_.has_value() ? &*resident_ : nullptr;
+  if (BySpan(context.config)) {
+    return std::make_unique<RecentAttention>(context, *scratch_, resident, kernel_);
+  }
+  return std::make_unique<SparseAttention>(context, *scratch_, nullptr, resident, kernel_);
 }
 
 }  // namespace lamina::compute_node

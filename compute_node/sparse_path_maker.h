@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// SparsePathMaker: attention here, over K and V of chosen tokens that memory nodes send. Keeps the
-// scratch KV of prompts between epochs.
+// SparsePathMaker: attention here, over K and V of chosen tokens that memory nodes send; with
+// partition token_range of all that do not stay here. Keeps the scratch KV of prompts between
+// epochs.
 
 #pragma once
 

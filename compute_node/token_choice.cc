@@ -2,25 +2,15 @@
 #include "compute_node/token_choice.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
+#include "compute_node/put_token_sets.h"
 #include "control/transport_fault.h"
 #include "plan/epoch_shape.h"
 
 namespace lamina::compute_node {
 namespace {
-
-constexpr size_t kHeaderWords = sizeof(plan::WindowHeader) / sizeof(uint64_t);
-
-void TakeAll(uint32_t tokens, absl::Span<uint64_t> set) {
-  std::fill(set.begin(), set.end(), 0);
-  std::fill_n(set.begin(), tokens / 64, ~uint64_t{0});
-  if (tokens % 64 != 0) {
-    set[tokens / 64] = (uint64_t{1} << tokens % 64) - 1;
-  }
-}
 
 // Moves the tokens from `first` on from one set to the other; returns how many these are.
 uint32_t MoveFrom(uint32_t first, absl::Span<uint64_t> from, absl::Span<uint64_t> to) {
@@ -35,15 +25,12 @@ uint32_t MoveFrom(uint32_t first, absl::Span<uint64_t> from, absl::Span<uint64_t
 
 }  // namespace
 
-// Over all nodes no more runs than sequences have rows in a step, and a header for each; where
-// heads are spread each node has all runs.
 TokenChoice::TokenChoice(const WorkerContext& context, SparseSums& sums, const ResidentKv& resident)
     : context_(context), sums_(sums), resident_(resident), lanes_(context.config.lanes) {
   const size_t nodes = context.config.memory_nodes.size();
-  const size_t sets = plan::TokenSetsBytesMax(context.config) / sizeof(uint64_t);
   for (LaneState& lane : lanes_) {
     lane.nodes.resize(nodes);
-    lane.staged.resize(nodes * kHeaderWords + (ByHead(context.config) ? nodes : 1) * sets);
+    lane.staged.resize(StagedSetWords(context.config));
     lane.kept.resize(lane.staged.size());
   }
 }
@@ -89,7 +76,7 @@ absl::Status TokenChoice::BeginStep(const Lane& lane, absl::Span<const RowRun> r
       continue;
     }
     part.sets = plan::TokenSets(static_cast<uint32_t>(context_.config.layers.size()), part.runs);
-    part.first_word = next_word + kHeaderWords;
+    part.first_word = next_word + kSetsHeaderWords;
     const size_t words = part.sets.bytes() / sizeof(uint64_t);
     next_word = part.first_word + words;
     if (node > 0 && ByHead(context_.config)) {  // As the first node's.
@@ -123,7 +110,7 @@ void TokenChoice::ChooseAll(const Part& part, LaneState& state) {
 
 void TokenChoice::Choose(uint32_t layer, const RowRun& run, absl::Span<uint64_t> set) {
   if (SparseSums::IsDense(*context_.sequences.Find(run.sequence), run)) {
-    TakeAll(run.first_token, set);
+    plan::TakeFirst(run.first_token, set);
     return;
   }
   absl::Span<const uint64_t> sums;
@@ -138,23 +125,10 @@ void TokenChoice::Choose(uint32_t layer, const RowRun& run, absl::Span<uint64_t>
 absl::Status TokenChoice::Put(const Lane& lane, uint32_t node) {
   LaneState& state = lanes_[lane.index];
   const Part& part = state.nodes[node];
-  plan::WindowHeader header =
-      context_.HeaderOf(lane, /*slice=*/0, static_cast<uint32_t>(part.rows.size()), context_.node);
-  plan::Seal(header);
-  uint64_t* const window = state.staged.data() + part.first_word - kHeaderWords;
-  std::memcpy(window, &header, sizeof(header));
-  const plan::TokenSetWindows windows(context_.layout);
-  const transport::SignalUpdate signal{.word = windows.word(context_.node, lane.index),
-                                       .value = lane.plan.step};
-  const PeerId peer = MemoryPeer(node);
-  const size_t bytes = sizeof(header) + part.sets.bytes();
-  LAMINA_RETURN_IF_ERROR(context_.peers.Put(peer, windows.Window(context_.node, lane.index),
-                                            {reinterpret_cast<const std::byte*>(window), bytes},
-                                            &signal));
-  context_.peers.CountSent(
-      peer, {.rows = bytes},
-      context_.intervals.EndIntervalOf(lane, telemetry::WorkKind::kSend, 0, peer, bytes));
-  return absl::OkStatus();
+  const size_t words = kSetsHeaderWords + part.sets.bytes() / sizeof(uint64_t);
+  return PutTokenSets(
+      context_, lane, node, static_cast<uint32_t>(part.rows.size()),
+      absl::MakeSpan(state.staged).subspan(part.first_word - kSetsHeaderWords, words));
 }
 
 }  // namespace lamina::compute_node

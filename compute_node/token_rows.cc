@@ -186,14 +186,15 @@ absl::Status TokenRows::RunLayer(LaneState& state, uint32_t layer,
   return absl::OkStatus();
 }
 
-void TokenRows::Fill(const Lane& lane, const RowRun& run, const plan::TokenSpan& tokens,
-                     const MadeKv::Into& into) const {
+void TokenRows::Fill(const Lane& lane, uint32_t layer, const RowRun& run,
+                     const plan::TokenSpan& tokens, const MadeKv::Into& into) const {
   const LaneState& state = lanes_[lane.index];
   const auto part = std::find_if(state.parts.begin(), state.parts.end(), [&run](const Part& one) {
     return one.sequence == run.sequence && one.before == run.first_token;
   });
-  LAMINA_CHECK(part != state.parts.end() && tokens.first + tokens.tokens <= part->tokens);
-  kv_->Fill(state.layer, state.memory.data(),
+  LAMINA_CHECK(part != state.parts.end() && tokens.first + tokens.tokens <= part->tokens &&
+               layer == state.layer);
+  kv_->Fill(layer, state.memory.data(),
             {.first_slot = part->first + tokens.first, .tokens = tokens.tokens}, into);
 }
 

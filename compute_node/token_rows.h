@@ -27,6 +27,7 @@
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "common/kv_form.h"
+#include "compute_node/kept_kv.h"
 #include "compute_node/lane.h"
 #include "compute_node/made_kv.h"
 #include "compute_node/making_line.h"
@@ -42,7 +43,7 @@
 
 namespace lamina::compute_node {
 
-class TokenRows {
+class TokenRows final : public KeptKv {
  public:
   // Rows that run together.
   static constexpr uint32_t kRows = 256;
@@ -66,10 +67,9 @@ class TokenRows {
   // the slice's weights are here. Errors: those of the device.
   absl::Status Make(Lane& lane);
 
-  // Copies K and V of these tokens of the run's sequence, in order, in the layer of the last
-  // Make(). Requires: they are among those of it that are made.
-  void Fill(const Lane& lane, const RowRun& run, const plan::TokenSpan& tokens,
-            const MadeKv::Into& into) const;
+  // The layer is that of the last Make().
+  void Fill(const Lane& lane, uint32_t layer, const RowRun& run, const plan::TokenSpan& tokens,
+            const MadeKv::Into& into) const override;
 
  private:
   // The first tokens of a sequence: rows, and slots, [first, first + tokens).

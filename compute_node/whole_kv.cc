@@ -15,9 +15,9 @@ namespace lamina::compute_node {
 
 // Items are of bf16; INT8 has scratch of its own.
 WholeKv::WholeKv(const WorkerContext& context, plan::AttentionPath kind,
-                 const kernels::AttentionKernel& kernel, const ResidentActivations& resident,
-                 const TokenRows* tokens)
-    : FetchedKv(context, kind, kernel, resident, tokens,
+                 std::unique_ptr<FetchSplits> splits, const kernels::AttentionKernel& kernel,
+                 const ResidentActivations& resident, const KeptKv* kept)
+    : FetchedKv(context, kind, std::move(splits), kernel, resident, kept,
                 context.config.int8_tails > 0
                     ? nullptr
                     : MakePieceScratch(context, kernel, context.config.rows_max,
@@ -79,7 +79,7 @@ absl::Status WholeKv::AttendInt8(Lane& lane, uint32_t node) {
     const uint32_t others = run.int8_slots() - run.kept;
     const size_t first_extent = int8_extents_.size();
     if (run.kept > 0) {
-      FillMade(lane, {.node = node, .run = i}, rows, made_slot);
+      FillKept(lane, {.node = node, .run = i}, rows, made_slot);
       int8_extents_.push_back({.first_slot = made_slot, .tokens = run.kept});
     }
     if (others > 0) {

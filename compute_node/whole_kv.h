@@ -14,13 +14,14 @@
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "common/extent.h"
+#include "compute_node/fetch_splits.h"
 #include "compute_node/fetched_kv.h"
 #include "compute_node/int8_window.h"
+#include "compute_node/kept_kv.h"
 #include "compute_node/lane.h"
 #include "compute_node/piece_rows.h"
 #include "compute_node/resident_activations.h"
 #include "compute_node/step_layout.h"
-#include "compute_node/token_rows.h"
 #include "compute_node/worker_context.h"
 #include "kernels/attention.h"
 #include "kernels/int8_runs.h"
@@ -31,8 +32,8 @@ class WholeKv final : public FetchedKv {
  public:
   // As FetchedKv's; `kernel` attends. References must outlive this.
   WholeKv(const WorkerContext& context, plan::AttentionPath kind,
-          const kernels::AttentionKernel& kernel, const ResidentActivations& resident,
-          const TokenRows* tokens);
+          std::unique_ptr<FetchSplits> splits, const kernels::AttentionKernel& kernel,
+          const ResidentActivations& resident, const KeptKv* kept);
 
  private:
   absl::Status AddRun(const Lane& lane, const RowRun& run, const FetchSplits& splits) override;

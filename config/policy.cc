@@ -281,7 +281,8 @@ absl::Status CheckKeys(const ClusterConfig& config) {
                    "from 1 on");
 }
 
-// Where sequences are cut into spans, rows see all of them: all tokens come, or are made again.
+// Where sequences are cut into spans, rows see all of them: all tokens come, are here, or are made
+// again.
 absl::Status CheckFetchPartition(const ClusterConfig& config) {
   if (config.partition != Partition::kTokenRange || config.fetch.streaming_heads.empty()) {
     return absl::OkStatus();
@@ -309,11 +310,7 @@ absl::Status CheckNamedTokens(const ClusterConfig& config) {
                      "is served by this version with ",
                      policy));
   }
-  return config.partition != Partition::kTokenRange
-             ? absl::OkStatus()
-             : absl::UnimplementedError(
-                   absl::StrCat("partition: token_range is not served by this version with ",
-                                policy, "; set it to request, head or auto"));
+  return absl::OkStatus();
 }
 
 absl::Status CheckSparse(const ClusterConfig& config) {
@@ -322,6 +319,12 @@ absl::Status CheckSparse(const ClusterConfig& config) {
     return absl::InvalidArgumentError(
         absl::StrCat("fetch.caching_ratio: ", fetch.caching_ratio,
                      " is not in (0, 1]: so many of the tokens before a row are attended to"));
+  }
+  if (config.partition == Partition::kTokenRange) {
+    return absl::UnimplementedError(
+        "partition: token_range is not served by this version with policy fetch_sparse; set it to "
+        "request, head or auto: rows attend to chosen tokens as to one sequence, which spans would "
+        "cut elsewhere");
   }
   return CheckNamedTokens(config);
 }

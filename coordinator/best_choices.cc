@@ -22,6 +22,7 @@ void BestChoices::OnOutput(ChoiceOutput output) {
   kept.text += output.text;
   std::move(output.tokens.begin(), output.tokens.end(), std::back_inserter(kept.tokens));
   kept.finish = output.finish;
+  kept.stop = output.stop;
   kept.usage = output.usage;
 }
 

@@ -18,6 +18,7 @@ using Json = nlohmann::ordered_json;
 
 // What nobody's template writes by itself.
 constexpr char kProbe[] = "lamina-probe-7f3a";
+constexpr char kProbeId[] = "lamina7f3";  // Mistral's templates take nine letters and digits.
 
 std::string NameOf(const model::Tokenizer& tokenizer, TokenId token) {
   return token < 0 ? "" : std::string(tokenizer.TokenName(token));
@@ -32,6 +33,10 @@ absl::StatusOr<Json> ParseJson(const std::string& text, absl::string_view what,
         absl::StrCat(what, " is not a JSON ", wanted == Json::value_t::array ? "array" : "object"));
   }
   return out;
+}
+
+std::string Dump(const Json& json) {
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
 // Whether this is a part of a message that is text, as {"type": "text", "text": "..."}.
@@ -73,8 +78,8 @@ Json TypedParts(const Json& parts) {
   return out;
 }
 
-// Templates write the arguments of a call with tojson.
-absl::Status ReadArguments(Json* message, absl::string_view what) {
+// Most templates write the arguments of a call with tojson.
+absl::Status ReadArguments(const CallForm& form, absl::string_view what, Json* message) {
   if (!message->contains("tool_calls") || !(*message)["tool_calls"].is_array()) {
     return absl::OkStatus();
   }
@@ -84,7 +89,9 @@ absl::Status ReadArguments(Json* message, absl::string_view what) {
       continue;
     }
     Json& arguments = call["function"]["arguments"];
-    if (arguments.is_string()) {
+    if (form.text_arguments && !arguments.is_string()) {
+      arguments = Dump(arguments);
+    } else if (!form.text_arguments && arguments.is_string()) {
       const auto text = arguments.get<std::string>();
       LAMINA_RETURN_IF_ERROR(
           CheckRequestJson(text, absl::StrCat("the arguments of a call in ", what)));
@@ -97,7 +104,16 @@ absl::Status ReadArguments(Json* message, absl::string_view what) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<Json> MessageOf(const ChatMessage& message, size_t index, bool takes_parts) {
+// Whether a message calls functions and says nothing.
+bool CallsAlone(const Json& message) {
+  const auto calls = message.find("tool_calls");
+  const auto content = message.find("content");
+  return calls != message.end() && calls->is_array() && !calls->empty() &&
+         (content == message.end() || content->is_null() || *content == "");
+}
+
+absl::StatusOr<Json> MessageOf(const ChatMessage& message, size_t index, bool takes_parts,
+                               const CallForm& form) {
   if (message.json.empty()) {
     return Json({{"role", message.role}, {"content", message.content}});
   }
@@ -107,7 +123,10 @@ absl::StatusOr<Json> MessageOf(const ChatMessage& message, size_t index, bool ta
     LAMINA_RETURN_IF_ERROR(CheckParts(out["content"], index));
     out["content"] = takes_parts ? TypedParts(out["content"]) : Json(JoinParts(out["content"]));
   }
-  LAMINA_RETURN_IF_ERROR(ReadArguments(&out, what));
+  LAMINA_RETURN_IF_ERROR(ReadArguments(form, what, &out));
+  if (form.none_content && CallsAlone(out)) {
+    out["content"] = nullptr;
+  }
   return out;
 }
 
@@ -177,6 +196,7 @@ ChatForm::ChatForm(const model::Tokenizer& tokenizer, const std::string& source)
   }
   template_ = *std::move(created);
   takes_parts_ = ProbeParts().value_or(false);
+  calls_ = ProbeCalls();
 }
 
 // Whether the template shows the text of a list of parts, and not the list.
@@ -189,6 +209,34 @@ absl::StatusOr<bool> ChatForm::ProbeParts() const {
          !absl::StrContains(text, "\"type\"");
 }
 
+// The first form in which the template shows a call, that of transformers before the others. A
+// template that shows none gets that one too.
+CallForm ChatForm::ProbeCalls() const {
+  for (const CallForm form :
+       {CallForm{}, CallForm{.text_arguments = true}, CallForm{.none_content = true},
+        CallForm{.text_arguments = true, .none_content = true}}) {
+    const Json object = Json::object({{kProbe, 1}});
+    const Json arguments = form.text_arguments ? Json(Dump(object)) : object;
+    const Json call = {{"id", kProbeId},
+                       {"type", "function"},
+                       {"function", Json::object({{"name", "f"}, {"arguments", arguments}})}};
+    const Json content = form.none_content ? Json(nullptr) : Json("");
+    const absl::StatusOr<std::string> text = template_->Render(
+        {.messages = Json::array(
+             {Json::object({{"role", "user"}, {"content", "x"}}),
+              Json::object({{"role", "assistant"},
+                            {"content", content},
+                            {"tool_calls", Json::array({call})}}),
+              Json::object({{"role", "tool"}, {"tool_call_id", kProbeId}, {"content", "x"}})}),
+         .keep_null_content = form.none_content},
+        std::tm{});
+    if (text.ok() && absl::StrContains(*text, kProbe)) {
+      return form;
+    }
+  }
+  return {};
+}
+
 absl::StatusOr<std::string> ChatForm::Render(const ChatRequest& request, const std::tm& now) const {
   LAMINA_RETURN_IF_ERROR(status_);
   if (request.continue_final_message && request.add_generation_prompt) {
@@ -196,9 +244,11 @@ absl::StatusOr<std::string> ChatForm::Render(const ChatRequest& request, const s
         "continue_final_message and add_generation_prompt exclude each other");
   }
   model::ChatTemplateInput input{.messages = Json::array(),
-                                 .add_generation_prompt = request.add_generation_prompt};
+                                 .add_generation_prompt = request.add_generation_prompt,
+                                 .keep_null_content = calls_.none_content};
   for (const ChatMessage& message : request.messages) {
-    LAMINA_ASSIGN_OR_RETURN(Json entry, MessageOf(message, input.messages.size(), takes_parts_));
+    LAMINA_ASSIGN_OR_RETURN(Json entry,
+                            MessageOf(message, input.messages.size(), takes_parts_, calls_));
     input.messages.push_back(std::move(entry));
   }
   if (!request.tools_json.empty()) {

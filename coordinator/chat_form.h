@@ -4,7 +4,7 @@
 //
 // What an OpenAI-like request allows and templates do not expect is made plain here: parts of text
 // become one text where the template knows texts only, and arguments of tool calls that are JSON in
-// a text become objects.
+// a text become objects, unless the template shows a call in another form alone.
 //
 // Threading: immutable; const calls from any thread.
 
@@ -39,6 +39,12 @@ struct ChatRequest {
   std::string suffix;  // Put behind the text.
 };
 
+// What a template takes for a message that calls functions.
+struct CallForm {
+  bool text_arguments = false;  // Arguments are JSON in a text, which the template joins to others.
+  bool none_content = false;    // A message without a text has the content none, not an empty text.
+};
+
 class ChatForm {
  public:
   // Takes the template of `tokenizer`, which is not needed afterwards, or `source` unless empty.
@@ -55,10 +61,12 @@ class ChatForm {
 
  private:
   absl::StatusOr<bool> ProbeParts() const;
+  CallForm ProbeCalls() const;
 
   absl::Status status_;
   std::optional<model::ChatTemplate> template_;
   bool takes_parts_ = false;
+  CallForm calls_;
 };
 
 }  // namespace lamina::coordinator

@@ -59,6 +59,7 @@ v1::GenerateResponse ToProto(const std::string& request_id, const ChoiceOutput& 
     }
   }
   response.set_finish_reason(ToProto(output.finish));
+  response.set_stop(output.stop);
   if (output.finish != plan::FinishReason::kNone) {
     ToProto(output.usage, response.mutable_usage());
   }

@@ -79,6 +79,7 @@ struct ChoiceOutput {
   std::string text;
   std::vector<plan::SampledToken> tokens;
   plan::FinishReason finish = plan::FinishReason::kNone;
+  std::string stop;   // The stop string that ended the choice, with finish; empty: none.
   ChoiceUsage usage;  // With finish only.
 };
 

@@ -482,6 +482,9 @@ void RequestTable::Close(Request& request, Choice& choice, plan::FinishReason re
   }
   const uint32_t timed = choice.completion_tokens - choice.told;
   choice.pending.finish = reason;
+  if (reason == plan::FinishReason::kStop) {
+    choice.pending.stop = choice.stops.matched();
+  }
   choice.pending.usage = {
       .prompt_tokens = static_cast<uint32_t>(request.spec.prompt.size()),
       .completion_tokens = choice.completion_tokens,

@@ -27,20 +27,21 @@ std::string StopMatcher::Push(absl::string_view text, bool may_stop) {
   exempt_ = may_stop ? exempt_ : held_.size();
   size_t first = std::string::npos;
   size_t open = 0;
-  size_t length = 0;
+  const std::string* found = nullptr;
   for (const std::string& stop : stops_) {
     const size_t from = exempt_ < stop.size() ? 0 : exempt_ - stop.size() + 1;
     const size_t place = held_.find(stop, from);
     // If two begin together the shorter one was whole first.
-    if (place < first || (place == first && stop.size() < length)) {
+    if (place < first || (place == first && found != nullptr && stop.size() < found->size())) {
       first = place;
-      length = stop.size();
+      found = &stop;
     }
     open = std::max(open, OpenPrefix(held_, stop));
   }
-  if (first != std::string::npos) {
+  if (found != nullptr) {
     stopped_ = true;
-    std::string shown = held_.substr(0, first + (inclusive_ ? length : 0));
+    matched_ = *found;
+    std::string shown = held_.substr(0, first + (inclusive_ ? matched_.size() : 0));
     held_.clear();
     return shown;
   }

@@ -28,6 +28,8 @@ class StopMatcher {
   std::string Finish();
 
   bool stopped() const { return stopped_; }
+  // The stop string that ended the text; empty until then.
+  const std::string& matched() const { return matched_; }
 
  private:
   std::vector<std::string> stops_;
@@ -35,6 +37,7 @@ class StopMatcher {
   std::string held_;
   size_t exempt_ = 0;  // No match ends within so many bytes of what is held.
   bool stopped_ = false;
+  std::string matched_;
 };
 
 }  // namespace lamina::coordinator

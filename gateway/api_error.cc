@@ -26,6 +26,21 @@ nlohmann::ordered_json OrNull(const std::string& text) {
   return text.empty() ? nlohmann::ordered_json(nullptr) : nlohmann::ordered_json(text);
 }
 
+// `text` with `name` for `field` wherever this is quoted, alone or with what lies within it: 'a',
+// 'a.b', 'a[0]'.
+std::string RenameQuoted(absl::string_view text, absl::string_view field, absl::string_view name) {
+  const std::string quoted = absl::StrCat("'", field);
+  std::string out;
+  size_t from = 0;
+  for (size_t at = text.find(quoted); at != absl::string_view::npos; at = text.find(quoted, from)) {
+    const size_t end = at + quoted.size();
+    const bool is_field = end < text.size() && absl::StrContains("'.[", text[end]);
+    absl::StrAppend(&out, text.substr(from, at - from), "'", is_field ? name : field);
+    from = end;
+  }
+  return absl::StrCat(out, text.substr(from));
+}
+
 void FillFromCode(absl::StatusCode code, ApiError& error) {
   switch (code) {
     case absl::StatusCode::kInvalidArgument:
@@ -104,6 +119,19 @@ absl::Status NameForm(absl::Status status, absl::string_view field) {
     status.SetPayload(kCode, absl::Cord("invalid_value"));
   }
   return status;
+}
+
+std::string FieldOf(const absl::Status& status) { return Payload(status, kParam); }
+
+absl::Status RenameField(const absl::Status& status, absl::string_view field,
+                         absl::string_view name) {
+  absl::Status renamed(status.code(), RenameQuoted(status.message(), field, name));
+  status.ForEachPayload([&renamed](absl::string_view key, const absl::Cord& value) {
+    renamed.SetPayload(key, value);
+  });
+  const std::string within = FieldOf(status).substr(field.size());
+  renamed.SetPayload(kParam, absl::Cord(absl::StrCat(name, within)));
+  return renamed;
 }
 
 absl::Status UnknownModel(absl::string_view model, absl::string_view served) {

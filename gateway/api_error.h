@@ -38,6 +38,14 @@ absl::Status HttpError(int http_status, absl::string_view code, absl::string_vie
 // All others, and with an empty field all, stay as they are.
 absl::Status NameForm(absl::Status status, absl::string_view field);
 
+// The field that an error names; empty: none.
+std::string FieldOf(const absl::Status& status);
+
+// An error of `field`, or of what lies within it, with another name for that: in its parameter, and
+// in its message where the field is quoted. Requires: FieldOf() begins with `field`.
+absl::Status RenameField(const absl::Status& status, absl::string_view field,
+                         absl::string_view name);
+
 // The model that was asked for is not served here: HTTP 404.
 absl::Status UnknownModel(absl::string_view model, absl::string_view served);
 

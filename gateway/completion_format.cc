@@ -90,14 +90,14 @@ OrderedJson TopLogprobs(const ShownToken& token, bool as_ids) {
   return top;
 }
 
-OrderedJson CompletionLogprobs(const std::vector<ShownToken>& tokens, uint32_t text_offset,
+OrderedJson CompletionLogprobs(const std::vector<ShownToken>& tokens, int64_t text_offset,
                                const TokenForm& form) {
   OrderedJson offsets = OrderedJson::array();
   OrderedJson logprobs = OrderedJson::array();
   OrderedJson names = OrderedJson::array();
   OrderedJson top = OrderedJson::array();
   for (const ShownToken& token : tokens) {
-    offsets.push_back(text_offset);
+    offsets.push_back(std::max<int64_t>(text_offset, 0));
     text_offset += CountCharacters(token.text);
     logprobs.push_back(token.logprob.has_value() ? OrderedJson(Shown(*token.logprob))
                                                  : OrderedJson(nullptr));
@@ -209,7 +209,7 @@ std::string CompletionFormat::Whole(const std::vector<FinishedChoice>& choices,
     }
     entry["logprobs"] = !form_.logprobs ? OrderedJson(nullptr)
                         : head_.chat    ? ChatLogprobs(choice.tokens, form_.as_ids)
-                                        : CompletionLogprobs(choice.tokens, 0, form_);
+                                     : CompletionLogprobs(choice.tokens, choice.text_offset, form_);
     if (choice.ids.has_value()) {
       entry["token_ids"] = *choice.ids;
       (head_.chat ? body : entry)["prompt_token_ids"] = choice.prompt_ids;
@@ -235,7 +235,7 @@ std::string CompletionFormat::Event(absl::string_view choice, Usage usage,
 }
 
 std::string CompletionFormat::Logprobs(const std::vector<ShownToken>& tokens,
-                                       uint32_t text_offset) const {
+                                       int64_t text_offset) const {
   if (!form_.logprobs || tokens.empty()) {
     return "null";
   }
@@ -265,7 +265,7 @@ std::string CompletionFormat::TextEvent(uint32_t index, absl::string_view member
 
 std::string CompletionFormat::TextMembers(absl::string_view text,
                                           const std::vector<ShownToken>& tokens,
-                                          uint32_t text_offset) const {
+                                          int64_t text_offset) const {
   const std::string shown = head_.chat ? absl::StrCat("\"delta\":{\"content\":", Quote(text), "}")
                                        : absl::StrCat("\"text\":", Quote(text));
   return absl::StrCat(shown, ",\"logprobs\":", Logprobs(tokens, text_offset));

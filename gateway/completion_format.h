@@ -49,11 +49,13 @@ struct FinishedChoice {
   std::string reasoning;
   std::vector<CalledFunction> calls;
   std::vector<ShownToken> tokens;           // With log-probabilities only.
+  int64_t text_offset = 0;                  // Where they begin, as TextMembers() has it.
   std::optional<std::vector<TokenId>> ids;  // With return_token_ids, and the prompt's:
   std::vector<TokenId> prompt_ids;
   // With prompt_logprobs only; of a chat, in choice 0 alone.
   std::vector<ShownToken> prompt_tokens;
   client::FinishReason finish = client::FinishReason::kNotFinished;
+  std::string stop;     // The stop string that ended it; empty: none did.
   bool called = false;  // It has ended with calls that the model chose to make.
 };
 
@@ -83,8 +85,10 @@ class CompletionFormat {
   // An event of members that TextMembers() has written: several choices may show them.
   std::string TextEvent(uint32_t index, absl::string_view members, Usage usage,
                         const TokenCounts& counts) const;
+  // `text_offset`: below 0 where the first tokens are no part of the choice's text, as a prompt's
+  // special ones: they are shown at 0.
   std::string TextMembers(absl::string_view text, const std::vector<ShownToken>& tokens,
-                          uint32_t text_offset) const;
+                          int64_t text_offset) const;
   // An event of a chat: a thought, the beginning of call `number` (with its id), or more of its
   // arguments.
   std::string PartEvent(uint32_t index, const AnswerPart& part, size_t number,
@@ -104,7 +108,7 @@ class CompletionFormat {
   // `members`: further members of the event, each with a comma before it.
   std::string Event(absl::string_view choice, Usage usage, const TokenCounts& counts,
                     absl::string_view members = "") const;
-  std::string Logprobs(const std::vector<ShownToken>& tokens, uint32_t text_offset) const;
+  std::string Logprobs(const std::vector<ShownToken>& tokens, int64_t text_offset) const;
 
   const CompletionHead head_;
   const TokenForm form_;

@@ -88,7 +88,8 @@ void CompletionHandler::WriteEchoes() {
         std::vector<std::string> members;
         for (Prompt& prompt : self->prompts_) {
           members.push_back(self->format_.TextMembers(
-              prompt.echo, self->PromptTokens(prompt, self->request_.alternatives()), 0));
+              prompt.echo, self->PromptTokens(prompt, self->request_.alternatives()),
+              prompt.echo_offset));
           prompt.echo_tokens.clear();
         }
         return members;
@@ -157,9 +158,7 @@ void CompletionHandler::OnChunk(size_t index, const client::Chunk& chunk) {
     return;
   }
   Prompt& prompt = prompts_[index];
-  if (chunk.prompt_tokens > 0) {
-    prompt.tokens = chunk.prompt_tokens;
-  }
+  prompt.tokens = std::max(prompt.tokens, chunk.prompt_tokens);
   prompt.cached = std::max(prompt.cached, chunk.usage.cached_tokens);
   prompt.left_out += chunk.usage.left_out_tokens;
   if (!chunk.prompt.empty()) {
@@ -171,6 +170,7 @@ void CompletionHandler::OnChunk(size_t index, const client::Chunk& chunk) {
     Choice& choice = prompt.choices[chunk.index];
     choice.completion_tokens += static_cast<uint32_t>(chunk.tokens.size());
     choice.finish = chunk.finish_reason;
+    choice.stop = chunk.stop;
     if (request_.return_ids) {
       for (const client::TokenOutput& token : chunk.tokens) {
         choice.ids.push_back(token.token);
@@ -360,6 +360,7 @@ FinishedChoice CompletionHandler::Finished(Prompt& prompt, Choice& choice, uint3
   FinishedChoice finished = {.index = index,
                              .reasoning = std::move(choice.parts.reasoning),
                              .finish = choice.finish,
+                             .stop = choice.stop,
                              .called = choice.parts.called()};
   finished.calls = std::move(choice.parts.calls);
   if (request_.return_ids) {
@@ -369,6 +370,7 @@ FinishedChoice CompletionHandler::Finished(Prompt& prompt, Choice& choice, uint3
   finished.text = request_.echo ? prompt.echo + choice.parts.text : std::move(choice.parts.text);
   if (request_.echo && request_.logprobs) {
     finished.tokens = PromptTokens(prompt, request_.alternatives());
+    finished.text_offset = prompt.echo_offset;
   }
   finished.tokens.insert(finished.tokens.end(), std::make_move_iterator(choice.tokens.begin()),
                          std::make_move_iterator(choice.tokens.end()));
@@ -395,7 +397,7 @@ void CompletionHandler::Complete() {
   if (other_format_ != nullptr && request_.stream) {
     const Choice& choice = prompts_[0].choices[0];
     Begin(0, 0);
-    Send(other_format_->End(choice.finish, !choice.parts.calls.empty(), counts));
+    Send(other_format_->End({choice.finish, !choice.parts.calls.empty(), choice.stop}, counts));
     End(absl::OkStatus());
     return;
   }
@@ -430,7 +432,7 @@ void CompletionHandler::CompleteWhole() {
 }
 
 void CompletionHandler::Fail(const absl::Status& error) {
-  const absl::Status status = NameForm(error, request_.form_field);
+  const absl::Status status = request_.names.InClientsWords(NameForm(error, request_.form_field));
   HttpResponse response = ErrorResponse(status);
   if (other_format_ != nullptr) {
     response.body = other_format_->ErrorBody(ToApiError(status));

@@ -69,6 +69,7 @@ class CompletionHandler final : public RequestHandler,
     std::vector<ShownToken> tokens;
     std::vector<TokenId> ids;
     client::FinishReason finish = client::FinishReason::kNotFinished;
+    std::string stop;  // The stop string that ended it.
     uint32_t completion_tokens = 0;
     uint32_t characters = 0;  // Characters of the tokens shown so far.
     bool begun = false;       // Streaming: its first event is out.
@@ -85,6 +86,7 @@ class CompletionHandler final : public RequestHandler,
     std::vector<TokenId> ids;             // With return_token_ids.
     std::string echo;                     // Text of the prompt.
     std::vector<ShownToken> echo_tokens;  // With log-probabilities only.
+    int64_t echo_offset = 0;              // Where they begin in the text, as TextMembers() has it.
     std::string echo_members;             // Streaming: what the event that shows it has.
     std::vector<Choice> choices;
   };

@@ -110,6 +110,8 @@ void CompletionHandler::TakeScore(size_t index, const client::ScoreResult& score
     prompt.ids = score.tokens;
   }
   prompt.echo = prompt.echo.empty() ? text : prompt.echo;
+  // A text does not have the special tokens that are put before it.
+  prompt.echo_offset = int64_t{CountCharacters(prompt.echo)} - CountCharacters(text);
 }
 
 void CompletionHandler::Prepared(const absl::Status& status) {

@@ -17,6 +17,7 @@
 #include "absl/strings/string_view.h"
 #include "client/client.h"
 #include "gateway/answer_reader.h"
+#include "gateway/apis/field_names.h"
 #include "gateway/json_object.h"
 #include "gateway/tools/tool_family.h"
 #include "gateway/tools/tool_request.h"
@@ -72,7 +73,9 @@ struct CompletionRequest {
   // What truncate_prompt_tokens leaves of a prompt, as the coordinator cuts it.
   std::vector<TokenId> Kept(std::vector<TokenId> tokens) const;
 
-  std::shared_ptr<AnswerFormat> format;  // Format of another API; null for OpenAI's completions.
+  // How another API writes the answer, null for OpenAI's completions, and what it calls fields.
+  std::shared_ptr<AnswerFormat> format;
+  FieldNames names;
 
   bool stream = false;
   bool include_usage = false;

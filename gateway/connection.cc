@@ -77,6 +77,19 @@ std::string FramingProblem(const http::header<true>& head) {
              : "Transfer-Encoding and Content-Length exclude each other";
 }
 
+// The path and the query of a target. In absolute form, which proxies are sent and servers take
+// (RFC 9112, 3.2.2), they stand behind the authority.
+std::string PathAndQuery(absl::string_view target) {
+  for (const absl::string_view scheme : {"http://", "https://"}) {
+    if (absl::StartsWithIgnoreCase(target, scheme)) {
+      const size_t path = target.find_first_of("/?", scheme.size());
+      const absl::string_view rest = path == absl::string_view::npos ? "" : target.substr(path);
+      return absl::StrCat(absl::StartsWith(rest, "/") ? "" : "/", rest);
+    }
+  }
+  return std::string(target);
+}
+
 }  // namespace
 
 Connection::Connection(boost::asio::io_context& io, std::unique_ptr<ByteStream> stream,
@@ -227,12 +240,12 @@ void Connection::Parse() {
 bool Connection::OnHead() {
   head_seen_ = true;
   const auto& head = parser_->get();
-  const absl::string_view target = View(head.target());
+  const std::string target = PathAndQuery(View(head.target()));
   const size_t question = target.find('?');
   request_.method = std::string(View(head.method_string()));
-  request_.path = std::string(target.substr(0, question));
-  if (question != absl::string_view::npos) {
-    request_.query = std::string(target.substr(question + 1));
+  request_.path = target.substr(0, question);
+  if (question != std::string::npos) {
+    request_.query = target.substr(question + 1);
   }
   request_.authorization = std::string(View(head[http::field::authorization]));
   // Where Anthropic's clients send the key.

@@ -106,9 +106,12 @@ absl::StatusOr<CompletionRequest> ReadBody(const std::string& path, const std::s
     LAMINA_ASSIGN_OR_RETURN(TranslatedRequest translated,
                             path == kResponses ? TranslateResponses(json)
                                                : TranslateMessages(json, path == kCountTokens));
-    LAMINA_ASSIGN_OR_RETURN(CompletionRequest request,
-                            ParseChatCompletion(translated.chat, limits));
-    request.format = std::move(translated.format);
+    absl::StatusOr<CompletionRequest> request = ParseChatCompletion(translated.chat, limits);
+    if (!request.ok()) {
+      return translated.names.InClientsWords(request.status());
+    }
+    request->format = std::move(translated.format);
+    request->names = std::move(translated.names);
     return request;
   }
   return absl::EndsWith(path, "chat/completions") ? ParseChatCompletion(json, limits)
@@ -398,7 +401,7 @@ void Router::Complete(std::shared_ptr<CompletionRequest> request, size_t bytes,
         bytes, [served, request] { return FitToModel(served->info, served->shape, *request); },
         [this, handler, served, request, path](const absl::Status& fits) {
           if (!fits.ok()) {
-            handler->Respond(ErrorFor(path, fits));
+            handler->Respond(ErrorFor(path, request->names.InClientsWords(fits)));
           } else if (path == kCountTokens) {
             CountTokens(*request, handler);
           } else {

@@ -54,7 +54,7 @@ class ChosenBF16 final : public ChosenTokens {
   plan::FetchRun AddRun(const FetchedRun& fetched, absl::Span<const uint64_t> set,
                         uint32_t kept) override {
     std::vector<Extent>& slots = slots_[tokens_.size()];
-    SlotsOfTokens(set, fetched.sequence->extents, slots);
+    SlotsOfTokens(set, fetched.slots.kv, slots);
     tokens_.push_back({.slots = slots});
     return plan::ChosenRun(fetched.run, set, kept, /*int8=*/false);
   }

@@ -9,6 +9,7 @@
 #include "common/status_macros.h"
 #include "kernels/attention.h"
 #include "plan/epoch_shape.h"
+#include "plan/token_sets.h"
 
 namespace lamina::memory_node {
 namespace {
@@ -266,10 +267,10 @@ absl::Status CollectRows(const plan::EpochConfig& config, const plan::SlotTables
                                             config.rows_max, " and ", kv_rows_max));
   }
   if (!lane.fetched.empty() && lane.fetched_by == plan::AttentionPath::kSparse &&
-      lane.fetched.size() > plan::RowSequencesMax(config)) {
+      lane.fetched.size() > plan::TokenSetRunsMax(config)) {
     return absl::InternalError(absl::StrCat("plan has ", lane.fetched.size(),
                                             " runs of rows for a window of sets of tokens of ",
-                                            plan::RowSequencesMax(config)));
+                                            plan::TokenSetRunsMax(config)));
   }
   return absl::OkStatus();
 }

@@ -17,7 +17,7 @@ using jinja::Value;
 // The reasoning of a message: the first of these that is there.
 constexpr const char* kReasoning[] = {"reasoning_content", "thinking", "reasoning"};
 
-Json Normalized(const Json& message) {
+Json Normalized(const Json& message, bool keep_null_content) {
   Json out = Json::object();
   const char* reasoning = nullptr;
   for (const char* name : kReasoning) {
@@ -29,7 +29,7 @@ Json Normalized(const Json& message) {
     out["thinking"] = message[reasoning];
   }
   for (const auto& [key, value] : message.items()) {
-    if (!value.is_null()) {
+    if (!value.is_null() || (keep_null_content && key == "content")) {
       out[key] = value;
     }
   }
@@ -39,7 +39,8 @@ Json Normalized(const Json& message) {
   return out;
 }
 
-absl::StatusOr<Value> MessagesOf(const Json& messages) {
+absl::StatusOr<Value> MessagesOf(const ChatTemplateInput& input) {
+  const Json& messages = input.messages;
   if (!messages.is_array() || messages.empty()) {
     return absl::InvalidArgumentError("the chat has no messages");
   }
@@ -49,7 +50,7 @@ absl::StatusOr<Value> MessagesOf(const Json& messages) {
       return absl::InvalidArgumentError(
           absl::StrCat("message ", out.size(), " of the chat is not an object"));
     }
-    out.push_back(Normalized(message));
+    out.push_back(Normalized(message, input.keep_null_content));
   }
   return jinja::FromJson(out);
 }
@@ -68,7 +69,7 @@ absl::StatusOr<std::string> ChatTemplate::Render(const ChatTemplateInput& input,
   const auto add = [&variables](absl::string_view name, Value value) {
     variables.emplace_back(Value::String(std::string(name)), std::move(value));
   };
-  LAMINA_ASSIGN_OR_RETURN(Value messages, MessagesOf(input.messages));
+  LAMINA_ASSIGN_OR_RETURN(Value messages, MessagesOf(input));
   LAMINA_ASSIGN_OR_RETURN(Value tools, jinja::FromJson(input.tools));
   LAMINA_ASSIGN_OR_RETURN(Value documents, jinja::FromJson(input.documents));
   if (!bos_.empty()) {

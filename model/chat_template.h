@@ -24,6 +24,8 @@ struct ChatTemplateInput {
   // Further variables, as "enable_thinking": an object, or null. None replaces one of the above.
   nlohmann::ordered_json arguments;
   bool add_generation_prompt = true;
+  // Whether content that is null is none to the template. Transformers leaves it out.
+  bool keep_null_content = false;
 };
 
 class ChatTemplate {
@@ -34,8 +36,8 @@ class ChatTemplate {
   static absl::StatusOr<ChatTemplate> Create(absl::string_view source, std::string bos,
                                              std::string eos);
 
-  // Members of messages that are null are left out, and the reasoning of a message is known under
-  // each of the names that templates read.
+  // Members of messages that are null are left out, but for keep_null_content, and the reasoning of
+  // a message is known under each of the names that templates read.
   // `now`: local time, which some templates write.
   // Errors: kInvalidArgument  the messages are not a list of objects, or none, or what the
   //                           template says of them. Else jinja::Template::Render's.

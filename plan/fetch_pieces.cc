@@ -197,7 +197,7 @@ uint32_t RunTokensMax(const EpochConfig& config) {
 
 bool ServesSpans(AttentionPaths paths) {
   const AttentionPaths served = {AttentionPath::kRemote, AttentionPath::kFetch,
-                                 AttentionPath::kRecompute};
+                                 AttentionPath::kSparse, AttentionPath::kRecompute};
   return (paths.bits() & ~served.bits()) == 0;
 }
 
@@ -214,7 +214,7 @@ absl::Status CheckFetch(const EpochConfig& config) {
     return absl::InvalidArgumentError(
         absl::StrCat("the configuration of epoch ", config.epoch,
                      " has spans of sequences with paths ", config.attention_paths.bits(),
-                     "; of paths that fetch this version serves fetch and recompute there"));
+                     "; of paths that fetch this version does not serve streaming there"));
   }
   if (config.activation_share > SlotKinds::kUnit ||
       (config.activation_share > 0 && config.activation_width == 0)) {

@@ -219,6 +219,16 @@ FetchSplit SplitByTokens(uint32_t before, uint32_t tokens, uint32_t share, uint3
   return split;
 }
 
+FetchSplit SplitKeptBySpan(uint32_t before, uint32_t tokens, uint32_t kept, const TokenSpan& span) {
+  const uint32_t own = InSpan(span, before);
+  const uint32_t come = InSpan(span, std::min(kept, before));
+  FetchSplit split{.run = {.before = own, .tokens = InSpan(span, before + tokens) - own},
+                   .stretches = {}};
+  Append(split, {.tokens = come});
+  Append(split, {.tokens = own - come, .here = true});
+  return split;
+}
+
 FetchSplit SplitTokensBySpan(uint32_t before, uint32_t tokens, uint32_t share, uint32_t released,
                              const TokenSpan& span) {
   const uint32_t own = InSpan(span, before);

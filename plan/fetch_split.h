@@ -103,6 +103,10 @@ uint32_t MadeFromTokens(uint32_t before, uint32_t share, uint32_t released,
 // K and V of the first MadeFromTokens() are made, and kept for the step (FetchRun::kept).
 FetchSplit SplitByTokens(uint32_t before, uint32_t tokens, uint32_t share, uint32_t released,
                          KvForm form = KvForm::kBF16);
+// K and V of the tokens from `kept` on are kept (FetchRun::kept), and of the others they come; of
+// those that lie in the span.
+FetchSplit SplitKeptBySpan(uint32_t before, uint32_t tokens, uint32_t kept, const TokenSpan& span);
+
 // SplitByTokens() for those tokens that lie in the span.
 FetchSplit SplitTokensBySpan(uint32_t before, uint32_t tokens, uint32_t share, uint32_t released,
                              const TokenSpan& span);

@@ -24,6 +24,14 @@ void AppendSlot(uint32_t slot, std::vector<Extent>& slots) {
   }
 }
 
+void TakeFirst(uint32_t tokens, absl::Span<uint64_t> set) {
+  std::fill(set.begin(), set.end(), 0);
+  std::fill_n(set.begin(), tokens / 64, ~uint64_t{0});
+  if (tokens % 64 != 0) {
+    set[tokens / 64] = (uint64_t{1} << tokens % 64) - 1;
+  }
+}
+
 bool EndsBefore(absl::Span<const uint64_t> set, uint32_t tokens) {
   const size_t whole = tokens / 64;
   for (size_t word = whole; word < set.size(); ++word) {
@@ -56,10 +64,18 @@ FetchRun ChosenRun(const FetchRun& run, absl::Span<const uint64_t> set, uint32_t
               closed.begin(), closed.end(), [](uint64_t word) { return word != 0; }))};
 }
 
+uint32_t TokenSetRunsMax(const EpochConfig& config) {
+  const uint32_t spans =
+      config.partition == Partition::kTokenRange
+          ? (config.sequence_tokens_max + config.span_tokens - 1) / config.span_tokens
+          : 1;
+  return RowSequencesMax(config) * spans;
+}
+
 uint64_t TokenSetsBytesMax(const EpochConfig& config) {
   return config.attention_paths.Has(AttentionPath::kSparse)
-             ? config.layers.size() * uint64_t{RowSequencesMax(config)} *
-                   (TokenSets::WordsFor(config.sequence_tokens_max) + 1) * sizeof(uint64_t)
+             ? config.layers.size() * uint64_t{TokenSetRunsMax(config)} *
+                   (TokenSets::WordsFor(RunTokensMax(config)) + 1) * sizeof(uint64_t)
              : 0;
 }
 
@@ -78,11 +94,12 @@ absl::Status CheckSparse(const EpochConfig& config) {
                      static_cast<uint32_t>(config.sparse_tokens), "; this version knows 0 to ",
                      static_cast<uint32_t>(SparseTokens::kStrided)));
   }
-  if (sparse && config.partition == Partition::kTokenRange) {
+  const bool takes_all = config.sparse_tokens == SparseTokens::kLocal && config.sparse_ratio == 1;
+  if (sparse && config.partition == Partition::kTokenRange && !takes_all) {
     return absl::InvalidArgumentError(absl::StrCat(
         "the configuration of epoch ", config.epoch,
-        " names tokens, of which each memory node has some; this version serves partition request "
-        "or head"));
+        " chooses tokens, which a row attends to as to one sequence, and spans of them lie on "
+        "several memory nodes; this version serves partition request or head"));
   }
   const bool windows =
       std::any_of(config.layers.begin(), config.layers.end(),

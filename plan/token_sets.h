@@ -6,8 +6,9 @@
 //
 //   window   header | layers x runs x (words of a set | tokens that are kept)
 //
-// A run is some consecutive rows of one sequence (plan/fetch_pieces.h), in the order of the plan;
-// the header says how many there are (rows). Token t is bit t % 64 of word t / 64; bits of tokens
+// A run is some consecutive rows of one sequence (plan/fetch_pieces.h), in the order of the plan,
+// with partition token_range what of these is of one span that lies on the memory node; the header
+// says how many there are (rows). Token t of it is bit t % 64 of word t / 64; bits of tokens
 // that are not before the run's first row are 0. Words are those of the run with most tokens before
 // it, so that both sides know them; little endian. Tokens that are kept are attended as well
 // and not in the set: the compute node has their K and V, and puts them into the pieces itself
@@ -66,6 +67,9 @@ inline uint32_t CountTokens(absl::Span<const uint64_t> set) {
 // Appends the slot of a set's next token, or makes the last extent longer.
 void AppendSlot(uint32_t slot, std::vector<Extent>& slots);
 
+// Makes the set that of the first `tokens`.
+void TakeFirst(uint32_t tokens, absl::Span<uint64_t> set);
+
 // Whether the set has no tokens from `tokens` on.
 bool EndsBefore(absl::Span<const uint64_t> set, uint32_t tokens);
 
@@ -94,12 +98,16 @@ class TokenSetWindows {
   const WindowLayout& layout_;
 };
 
-// The most that sets of one step take, one for each sequence that has rows; 0 without path sparse.
+// Runs of rows in one step, over all memory nodes, that sets are of: at most one for each sequence
+// that has rows, or for each of its spans.
+uint32_t TokenSetRunsMax(const EpochConfig& config);
+
+// The most that sets of one step take; 0 without path sparse.
 uint64_t TokenSetsBytesMax(const EpochConfig& config);
 
 // Errors: kInvalidArgument  a ratio without path sparse, or one that is not in (0, 1] with it;
-//                           an unknown pattern; partition token_range, or a layer with a window,
-//                           together with it.
+//                           an unknown pattern; a layer with a window together with it; partition
+//                           token_range, unless all tokens are attended and none is weighed.
 absl::Status CheckSparse(const EpochConfig& config);
 
 }  // namespace lamina::plan

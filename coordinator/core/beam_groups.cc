@@ -420,6 +420,16 @@ void BeamGroups::Translate(Events& events) {
   }
 }
 
+std::vector<plan::AttentionPath> BeamGroups::PathsBetweenSteps() const {
+  std::vector<plan::AttentionPath> paths;
+  for (const auto& [id, group] : groups_) {
+    const auto ready = std::count_if(group->members.begin(), group->members.end(),
+                                     [](const Member& member) { return member.continues != 0; });
+    paths.insert(paths.end(), static_cast<size_t>(ready), life_.PathOf(group->request));
+  }
+  return paths;
+}
+
 uint32_t BeamGroups::holders() const {
   uint32_t holders = 0;
   for (const auto& [id, group] : groups_) {

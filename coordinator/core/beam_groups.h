@@ -34,6 +34,7 @@
 #include "coordinator/core/sequence_life.h"
 #include "coordinator/core/sequence_request.h"
 #include "coordinator/core/step_maker.h"
+#include "plan/attention_paths.h"
 
 namespace lamina::core {
 
@@ -74,6 +75,9 @@ class BeamGroups {
   void FailAll(const absl::Status& status, Events& events);
   // Events of members become those of their groups: one that failed ends its group.
   void Translate(Events& events);
+
+  // The path of each member that is to join the next step of a lane.
+  std::vector<plan::AttentionPath> PathsBetweenSteps() const;
 
   bool empty() const { return groups_.empty(); }
   uint32_t holders() const;  // That hold slots.

@@ -59,15 +59,15 @@ void LaneBalance::HoldLanes(uint32_t lanes, std::string why) {
   active_ = std::max(1u, lanes);
 }
 
-void LaneBalance::UpdateCount(size_t waits) {
+void LaneBalance::UpdateCount(size_t waits, absl::Span<const plan::AttentionPath> between_steps) {
   if (held_ > 0) {
     count_ = {.lanes = held_, .why = absl::StrCat(held_, ", ", held_why_)};
     active_ = held_;
     return;
   }
   cost::LaneWork work;
-  work.rows =
-      static_cast<uint32_t>(std::min<size_t>(lanes_.running() + waits, options_.running_max));
+  work.rows = static_cast<uint32_t>(
+      std::min<size_t>(lanes_.running() + waits + between_steps.size(), options_.running_max));
   for (uint32_t lane = 0; lane < lanes_.size(); ++lane) {
     work.context_tokens += lanes_[lane].context_tokens_all;
   }
@@ -81,7 +81,7 @@ void LaneBalance::UpdateCount(size_t waits) {
                         .fixed_why = options_.lanes_why},
                        costs_, work, active_);
   active_ = count_.lanes;
-  if (active_ < options_.lanes && paths_.several()) {
+  if (active_ < options_.lanes && paths_.several(between_steps)) {
     count_ = {.lanes = options_.lanes,
               .why = absl::StrCat(options_.lanes, ", for sequences of several policies run")};
     active_ = options_.lanes;
@@ -116,15 +116,16 @@ bool LaneBalance::MayMove(const Sequence& sequence) const {
           sequence.planned_tokens + kTokensLeftMin <= sequence.request.tokens_max);
 }
 
-void LaneBalance::Balance(size_t waits, const FetchRates& rates) {
-  UpdateCount(waits);
+void LaneBalance::Balance(size_t waits, const FetchRates& rates,
+                          absl::Span<const plan::AttentionPath> between_steps) {
+  UpdateCount(waits, between_steps);
   for (uint32_t lane = active_; lane < lanes_.size(); ++lane) {
     LeaveLane(lane);
   }
   if (const auto lane = paths_.LaneToEmpty(); lane.has_value()) {
     LeaveLane(*lane);
   }
-  if (lanes_.moving() == 0 && !paths_.Awaited().has_value()) {
+  if (lanes_.moving() == 0 && !paths_.AnyAwaits(between_steps)) {
     for (const plan::AttentionPath path : paths_.InUse()) {
       for (uint32_t group = 0; group < lanes_.homes().groups(); ++group) {
         EvenOut(path, group);

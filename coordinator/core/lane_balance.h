@@ -22,6 +22,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/types/span.h"
 #include "coordinator/core/fetch_planning.h"
 #include "coordinator/core/lane_count.h"
 #include "coordinator/core/lane_packing.h"
@@ -30,6 +31,7 @@
 #include "coordinator/core/planned_steps.h"
 #include "coordinator/core/scheduler_options.h"
 #include "cost/layer_seconds.h"
+#include "plan/attention_paths.h"
 
 namespace lamina::core {
 
@@ -50,8 +52,10 @@ class LaneBalance {
   void HoldLanes(uint32_t lanes, std::string why);
 
   // Decides on the number of lanes for what runs and `waits`, and moves sequences; `rates` were
-  // measured of late.
-  void Balance(size_t waits, const FetchRates& rates = {});
+  // measured of late. `between_steps`: the path of each beam that is to join a lane with its next
+  // step.
+  void Balance(size_t waits, const FetchRates& rates = {},
+               absl::Span<const plan::AttentionPath> between_steps = {});
 
   // The load of each lane, with room for a row in those that take newcomers.
   std::vector<LaneLoad> Loads() const;
@@ -64,7 +68,7 @@ class LaneBalance {
 
  private:
   uint32_t rows_max() const { return std::min(options_.rows_max, options_.step_tokens_max); }
-  void UpdateCount(size_t waits);
+  void UpdateCount(size_t waits, absl::Span<const plan::AttentionPath> between_steps);
   bool MayMove(const Sequence& sequence) const;
   void LeaveLane(uint32_t lane);
   void EvenOut(plan::AttentionPath path, uint32_t group);

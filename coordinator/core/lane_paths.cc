@@ -29,6 +29,12 @@ std::optional<plan::AttentionPath> LanePaths::Awaited() const {
   return HasLane(path) ? std::nullopt : std::optional(path);
 }
 
+bool LanePaths::AnyAwaits(absl::Span<const plan::AttentionPath> between_steps) const {
+  return Awaited().has_value() ||
+         std::any_of(between_steps.begin(), between_steps.end(),
+                     [this](plan::AttentionPath path) { return !HasLane(path); });
+}
+
 void LanePaths::Restrict(plan::AttentionPath path, std::vector<LaneLoad>& loads) const {
   for (uint32_t lane = 0; lane < loads.size(); ++lane) {
     loads[lane].has_room &= Takes(lane, path);

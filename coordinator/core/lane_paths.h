@@ -11,7 +11,8 @@
 // its. If there is none, the lane with the least work whose sequences have another lane of their
 // path gives these to that one as far as it has room, and becomes empty; else the first lane whose
 // sequences have all ended is the newcomer's. It waits at most until those that run have generated
-// their last tokens.
+// their last tokens. Beams run in no lane between two of their steps, and are in no queue: they
+// await a lane, too, as long as none has their path.
 //
 // Threading: one thread.   Determinism: same calls, same answers.   Cost: O(lanes) for each answer.
 
@@ -21,6 +22,7 @@
 #include <optional>
 #include <vector>
 
+#include "absl/types/span.h"
 #include "coordinator/core/lanes.h"
 #include "coordinator/core/placement.h"
 #include "coordinator/core/sequence_life.h"
@@ -47,8 +49,13 @@ class LanePaths {
 
   // The paths of the lanes in use, each once, in the order of their first lanes.
   std::vector<plan::AttentionPath> InUse() const;
+  // Whether somebody awaits a lane of another path than lanes have: who is Awaited(), or beams of
+  // one of these paths, which are between two steps.
+  bool AnyAwaits(absl::Span<const plan::AttentionPath> between_steps) const;
   // Whether the lanes in use, and who awaits one, have several paths.
-  bool several() const { return InUse().size() + (Awaited().has_value() ? 1 : 0) > 1; }
+  bool several(absl::Span<const plan::AttentionPath> between_steps = {}) const {
+    return InUse().size() + (AnyAwaits(between_steps) ? 1 : 0) > 1;
+  }
 
  private:
   bool HasLane(plan::AttentionPath path) const;

@@ -357,7 +357,7 @@ void Scheduler::SetArenas(const std::vector<uint64_t>& arenas) {
 
 void Scheduler::Plan(std::vector<plan::StepPlan>& plans) {
   Impl& impl = *impl_;
-  impl.balance.Balance(impl.Waits(), impl.maker.fetch_rates());
+  impl.balance.Balance(impl.Waits(), impl.maker.fetch_rates(), impl.beams.PathsBetweenSteps());
   impl.beams.GiveWay();
   // Lanes in turn, one step each, so that newcomers find every lane at the same stage.
   for (bool planned = true; planned;) {

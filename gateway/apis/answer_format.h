@@ -13,10 +13,18 @@
 #include "absl/status/statusor.h"
 #include "gateway/answer_part.h"
 #include "gateway/api_error.h"
+#include "gateway/apis/field_names.h"
 #include "gateway/completion_format.h"
 #include "gateway/json_object.h"
 
 namespace lamina::gateway {
+
+// How an answer has ended.
+struct AnswerEnd {
+  client::FinishReason finish = client::FinishReason::kNotFinished;
+  bool called = false;  // It has calls.
+  std::string stop;     // The stop string that ended it; empty: none did.
+};
 
 class AnswerFormat {
  public:
@@ -29,7 +37,7 @@ class AnswerFormat {
   virtual std::string Begin(const TokenCounts& counts) = 0;
   // `call_id`: of the call that a part belongs to.
   virtual std::string Part(const AnswerPart& part, const std::string& call_id) = 0;
-  virtual std::string End(client::FinishReason finish, bool called, const TokenCounts& counts) = 0;
+  virtual std::string End(const AnswerEnd& end, const TokenCounts& counts) = 0;
 
   // A failure after the first event, and in place of an answer.
   virtual std::string ErrorEvent(const ApiError& error) = 0;
@@ -40,6 +48,7 @@ class AnswerFormat {
 struct TranslatedRequest {
   Json chat;
   std::shared_ptr<AnswerFormat> format;
+  FieldNames names;
 };
 
 // OpenAI's Responses, stateless: text and functions.

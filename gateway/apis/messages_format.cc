@@ -16,9 +16,15 @@ std::string Dump(const Json& json) {
   return json.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
-// A stop sequence cannot be told from the model's own end.
-const char* StopReason(client::FinishReason finish, bool called) {
-  return finish == client::FinishReason::kLength ? "max_tokens" : called ? "tool_use" : "end_turn";
+// Why an answer has ended, and by which stop sequence.
+Json Ending(const AnswerEnd& end) {
+  const bool cut = end.finish == client::FinishReason::kLength;
+  const bool stopped = !cut && !end.stop.empty();
+  const char* reason = cut          ? "max_tokens"
+                       : stopped    ? "stop_sequence"
+                       : end.called ? "tool_use"
+                                    : "end_turn";
+  return {{"stop_reason", reason}, {"stop_sequence", stopped ? Json(end.stop) : Json(nullptr)}};
 }
 
 Json ErrorJson(const ApiError& error) {
@@ -67,13 +73,14 @@ std::string MessagesFormat::Whole(const FinishedChoice& choice, const TokenCount
                        {"name", call.name},
                        {"input", Parsed(call.arguments)}});
   }
+  const Json ending = Ending({choice.finish, !choice.calls.empty(), choice.stop});
   return Dump({{"id", id_},
                {"type", "message"},
                {"role", "assistant"},
                {"model", model_},
                {"content", std::move(content)},
-               {"stop_reason", StopReason(choice.finish, !choice.calls.empty())},
-               {"stop_sequence", nullptr},
+               {"stop_reason", ending["stop_reason"]},
+               {"stop_sequence", ending["stop_sequence"]},
                {"usage", {{"input_tokens", counts.prompt}, {"output_tokens", counts.completion}}}});
 }
 
@@ -139,13 +146,12 @@ std::string MessagesFormat::Part(const AnswerPart& part, const std::string& call
   return events;
 }
 
-std::string MessagesFormat::End(client::FinishReason finish, bool called,
-                                const TokenCounts& counts) {
+std::string MessagesFormat::End(const AnswerEnd& end, const TokenCounts& counts) {
   return CloseBlock() +
          NamedEvent(
              "message_delta",
              {{"type", "message_delta"},
-              {"delta", {{"stop_reason", StopReason(finish, called)}, {"stop_sequence", nullptr}}},
+              {"delta", Ending(end)},
               {"usage", {{"input_tokens", counts.prompt}, {"output_tokens", counts.completion}}}}) +
          NamedEvent("message_stop", {{"type", "message_stop"}});
 }

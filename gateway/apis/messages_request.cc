@@ -38,11 +38,17 @@ absl::StatusOr<std::string> TextOf(const Json& value, const std::string& path) {
   return text;
 }
 
-// A message's blocks become one message of text, thoughts and calls, and one for each result.
-// Unknown keys are ignored, as in messages of chats.
-class BlockReader {
+// Messages of one role that follow each other are one turn, as Anthropic has it. Its blocks become
+// one message of text, thoughts and calls, and one for each result. Unknown keys are ignored, as in
+// messages of chats.
+class TurnReader {
  public:
-  explicit BlockReader(std::string role) : role_(std::move(role)) {}
+  explicit TurnReader(std::string role) : role_(std::move(role)) {}
+
+  const std::string& role() const { return role_; }
+
+  // A message's content that is no list of blocks.
+  void ReadText(const std::string& words) { JoinPart(text_, words); }
 
   absl::Status Read(const Json& value, const std::string& path) {
     if (!value.is_object()) {
@@ -127,7 +133,9 @@ class BlockReader {
   Json results_ = Json::array();
 };
 
-absl::Status AddMessage(const Json& value, const std::string& path, Json& messages) {
+// Reads a message into the turn, or adds the turn and begins the next one.
+absl::Status ReadMessage(const Json& value, const std::string& path,
+                         std::optional<TurnReader>& turn, Json& messages) {
   if (!value.is_object()) {
     return WrongType(path, "an object", value);
   }
@@ -142,19 +150,24 @@ absl::Status AddMessage(const Json& value, const std::string& path, Json& messag
   if (content == nullptr) {
     return Missing(message.PathOf("content"));
   }
-  if (content->is_string()) {
-    messages.push_back({{"role", role}, {"content", *content}});
-    return absl::OkStatus();
-  }
-  if (!content->is_array()) {
+  if (!content->is_string() && !content->is_array()) {
     return WrongType(message.PathOf("content"), "a string or an array of blocks", *content);
   }
-  BlockReader blocks(role);
+  if (turn.has_value() && turn->role() != role) {
+    turn->AddTo(messages);
+    turn.reset();
+  }
+  if (!turn.has_value()) {
+    turn.emplace(role);
+  }
+  if (content->is_string()) {
+    turn->ReadText(content->get<std::string>());
+    return absl::OkStatus();
+  }
   for (size_t i = 0; i < content->size(); ++i) {
     LAMINA_RETURN_IF_ERROR(
-        blocks.Read((*content)[i], absl::StrCat(message.PathOf("content"), "[", i, "]")));
+        turn->Read((*content)[i], absl::StrCat(message.PathOf("content"), "[", i, "]")));
   }
-  blocks.AddTo(messages);
   return absl::OkStatus();
 }
 
@@ -169,18 +182,29 @@ absl::Status AddMessages(JsonObject& body, Json& chat) {
     return BadField("messages", "missing_required_parameter",
                     "'messages' must be an array with messages");
   }
+  std::optional<TurnReader> turn;
   for (size_t i = 0; i < given->size(); ++i) {
-    LAMINA_RETURN_IF_ERROR(AddMessage((*given)[i], absl::StrCat("messages[", i, "]"), messages));
+    LAMINA_RETURN_IF_ERROR(
+        ReadMessage((*given)[i], absl::StrCat("messages[", i, "]"), turn, messages));
   }
-  // An answer that the client has begun is continued.
-  if (given->back()["role"] == "assistant" && messages.back()["role"] == "assistant") {
-    chat["continue_final_message"] = true;
+  if (turn.has_value()) {
+    turn->AddTo(messages);
+  }
+  // An answer that the client has begun is continued; one that has nothing yet is none.
+  const Json& last = messages.back();
+  if (given->back()["role"] == "assistant" && last["role"] == "assistant") {
+    const bool is_empty = last["content"] == "" && last.size() == 2;
+    if (is_empty && messages.size() > 1) {
+      messages.erase(messages.size() - 1);
+    } else {
+      chat["continue_final_message"] = true;
+    }
   }
   chat["messages"] = std::move(messages);
   return absl::OkStatus();
 }
 
-absl::Status AddTools(JsonObject& body, Json& chat) {
+absl::Status AddTools(JsonObject& body, Json& chat, FieldNames& names) {
   const Json* tools = body.Find("tools");
   if (tools == nullptr) {
     return absl::OkStatus();
@@ -208,6 +232,8 @@ absl::Status AddTools(JsonObject& body, Json& chat) {
     }
     LAMINA_RETURN_IF_ERROR(tool.RefuseUnknown());
     out.push_back({{"type", "function"}, {"function", std::move(function)}});
+    names.Add(path + ".function", path);
+    names.Add(path + ".function.parameters", path + ".input_schema");
   }
   chat["tools"] = std::move(out);
   return absl::OkStatus();
@@ -263,6 +289,10 @@ absl::Status AddThinking(JsonObject& body, Json& chat) {
 absl::StatusOr<TranslatedRequest> TranslateMessages(const Json& json, bool count) {
   JsonObject body(json);
   Json chat = Json::object();
+  FieldNames names;
+  names.Add("stop", "stop_sequences");
+  names.Add("parallel_tool_calls", "tool_choice.disable_parallel_tool_use");
+  names.Add("thinking_token_budget", "thinking.budget_tokens");
   for (const char* name : {"model", "max_tokens", "temperature", "top_p", "top_k", "stream"}) {
     if (const Json* value = body.Find(name); value != nullptr) {
       chat[name] = *value;
@@ -277,7 +307,7 @@ absl::StatusOr<TranslatedRequest> TranslateMessages(const Json& json, bool count
     chat["stop"] = stops;
   }
   LAMINA_RETURN_IF_ERROR(AddMessages(body, chat));
-  LAMINA_RETURN_IF_ERROR(AddTools(body, chat));
+  LAMINA_RETURN_IF_ERROR(AddTools(body, chat, names));
   LAMINA_RETURN_IF_ERROR(AddToolChoice(body, chat));
   LAMINA_RETURN_IF_ERROR(AddThinking(body, chat));
   for (const char* name : {"metadata", "service_tier", "cache_control"}) {
@@ -285,9 +315,10 @@ absl::StatusOr<TranslatedRequest> TranslateMessages(const Json& json, bool count
   }
   LAMINA_RETURN_IF_ERROR(body.RefuseUnknown());
   const Json model = chat.value("model", Json());
-  return TranslatedRequest{.chat = std::move(chat),
-                           .format = std::make_shared<MessagesFormat>(
-                               model.is_string() ? model.get<std::string>() : "")};
+  return TranslatedRequest{
+      .chat = std::move(chat),
+      .format = std::make_shared<MessagesFormat>(model.is_string() ? model.get<std::string>() : ""),
+      .names = std::move(names)};
 }
 
 }  // namespace lamina::gateway

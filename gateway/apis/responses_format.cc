@@ -206,11 +206,11 @@ std::string ResponsesFormat::Part(const AnswerPart& part, const std::string& cal
                         std::move(data));
 }
 
-std::string ResponsesFormat::End(client::FinishReason finish, bool, const TokenCounts& counts) {
-  const bool cut = finish == client::FinishReason::kLength;
+std::string ResponsesFormat::End(const AnswerEnd& end, const TokenCounts& counts) {
+  const bool cut = end.finish == client::FinishReason::kLength;
   std::string events = CloseItem(cut);
   return events + Event(cut ? "response.incomplete" : "response.completed",
-                        {{"response", Finished(finish, output_, counts)}});
+                        {{"response", Finished(end.finish, output_, counts)}});
 }
 
 std::string ResponsesFormat::ErrorEvent(const ApiError& error) {

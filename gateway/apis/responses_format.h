@@ -23,7 +23,7 @@ class ResponsesFormat final : public AnswerFormat {
   std::string Whole(const FinishedChoice& choice, const TokenCounts& counts) override;
   std::string Begin(const TokenCounts& counts) override;
   std::string Part(const AnswerPart& part, const std::string& call_id) override;
-  std::string End(client::FinishReason finish, bool called, const TokenCounts& counts) override;
+  std::string End(const AnswerEnd& end, const TokenCounts& counts) override;
   std::string ErrorEvent(const ApiError& error) override;
   std::string ErrorBody(const ApiError& error) override { return error.ToJson(); }
 

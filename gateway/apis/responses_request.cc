@@ -41,12 +41,15 @@ absl::StatusOr<std::string> TextOf(const Json& value, const std::string& path) {
 // Items of a conversation: messages, calls and their outputs, thoughts.
 class ItemReader {
  public:
+  // `messages`: those that come before. `names` learns of which items the others are.
+  ItemReader(Json messages, FieldNames& names) : messages_(std::move(messages)), names_(names) {}
+
   absl::Status Read(const Json& item, const std::string& path) {
     if (!item.is_object()) {
       return WrongType(path, "an object", item);
     }
-    const Json type = item.value("type", Json("message"));
-    if (type == "message") {
+    const Json type = item.value("type", Json());
+    if (type.is_null() || type == "message") {
       return ReadMessage(item, path);
     }
     if (type == "function_call") {
@@ -55,8 +58,9 @@ class ItemReader {
     if (type == "function_call_output") {
       LAMINA_ASSIGN_OR_RETURN(const std::string text,
                               TextOf(item.value("output", Json()), path + ".output"));
-      messages_.push_back(
-          {{"role", "tool"}, {"tool_call_id", item.value("call_id", Json())}, {"content", text}});
+      Push({{"role", "tool"}, {"tool_call_id", item.value("call_id", Json())}, {"content", text}},
+           path);
+      names_.Add(LastName() + ".tool_call_id", path + ".call_id");
       return absl::OkStatus();
     }
     if (type == "reasoning") {
@@ -75,7 +79,7 @@ class ItemReader {
                             TextOf(item.value("content", Json()), path + ".content"));
     Json message = {{"role", item.value("role", Json())}, {"content", text}};
     AddThought(message);
-    messages_.push_back(std::move(message));
+    Push(std::move(message), path);
     return absl::OkStatus();
   }
 
@@ -101,15 +105,27 @@ class ItemReader {
     }
     const bool behind = !messages_.empty() && messages_.back()["role"] == "assistant";
     if (!behind) {
-      messages_.push_back({{"role", "assistant"}, {"content", ""}});
+      Push({{"role", "assistant"}, {"content", ""}}, path);
     }
     AddThought(messages_.back());
     if (!messages_.back().contains("tool_calls")) {
       messages_.back()["tool_calls"] = Json::array();
     }
-    messages_.back()["tool_calls"].push_back(std::move(call));
+    Json& calls = messages_.back()["tool_calls"];
+    const std::string name = absl::StrCat(LastName(), ".tool_calls[", calls.size(), "]");
+    names_.Add(name + ".id", path + ".call_id");
+    names_.Add(name + ".function", path);
+    calls.push_back(std::move(call));
     return absl::OkStatus();
   }
+
+  // Adds the message that the item at `path` is, or begins.
+  void Push(Json message, const std::string& path) {
+    messages_.push_back(std::move(message));
+    names_.Add(LastName(), path);
+  }
+
+  std::string LastName() const { return absl::StrCat("messages[", messages_.size() - 1, "]"); }
 
   void AddThought(Json& message) {
     if (!thought_.empty()) {
@@ -117,16 +133,19 @@ class ItemReader {
     }
   }
 
-  Json messages_ = Json::array();
+  Json messages_;
+  FieldNames& names_;
   std::string thought_;
 };
 
-absl::Status AddInput(JsonObject& body, Json& chat) {
+absl::Status AddInput(JsonObject& body, Json& chat, FieldNames& names) {
   Json messages = Json::array();
+  names.Add("messages", "input");
   LAMINA_ASSIGN_OR_RETURN(const std::optional<std::string> instructions,
                           body.String("instructions"));
   if (instructions.has_value()) {
     messages.push_back({{"role", "system"}, {"content", *instructions}});
+    names.Add("messages[0]", "instructions");
   }
   const Json* input = body.Find("input");
   if (input == nullptr) {
@@ -135,13 +154,11 @@ absl::Status AddInput(JsonObject& body, Json& chat) {
   if (input->is_string()) {
     messages.push_back({{"role", "user"}, {"content", *input}});
   } else if (input->is_array()) {
-    ItemReader items;
+    ItemReader items(std::move(messages), names);
     for (size_t i = 0; i < input->size(); ++i) {
       LAMINA_RETURN_IF_ERROR(items.Read((*input)[i], absl::StrCat("input[", i, "]")));
     }
-    for (Json& message : items.Take()) {
-      messages.push_back(std::move(message));
-    }
+    messages = items.Take();
   } else {
     return WrongType("input", "a string or an array of items", *input);
   }
@@ -149,7 +166,7 @@ absl::Status AddInput(JsonObject& body, Json& chat) {
   return absl::OkStatus();
 }
 
-absl::Status AddTools(JsonObject& body, Json& chat) {
+absl::Status AddTools(JsonObject& body, Json& chat, FieldNames& names) {
   if (const Json* tools = body.Find("tools"); tools != nullptr) {
     if (!tools->is_array()) {
       return WrongType("tools", "an array", *tools);
@@ -169,6 +186,7 @@ absl::Status AddTools(JsonObject& body, Json& chat) {
       }
       function.erase("type");
       out.push_back({{"type", "function"}, {"function", std::move(function)}});
+      names.Add(path + ".function", path);
     }
     chat["tools"] = std::move(out);
   }
@@ -279,14 +297,20 @@ absl::Status AddOthers(JsonObject& body, Json& chat) {
 absl::StatusOr<TranslatedRequest> TranslateResponses(const Json& json) {
   JsonObject body(json);
   Json chat = Json::object();
-  LAMINA_RETURN_IF_ERROR(AddInput(body, chat));
-  LAMINA_RETURN_IF_ERROR(AddTools(body, chat));
+  FieldNames names;
+  names.Add("max_tokens", "max_output_tokens");
+  names.Add("reasoning_effort", "reasoning.effort");
+  names.Add("response_format", "text.format");
+  names.Add("truncate_prompt_tokens", "truncation");
+  LAMINA_RETURN_IF_ERROR(AddInput(body, chat, names));
+  LAMINA_RETURN_IF_ERROR(AddTools(body, chat, names));
   LAMINA_RETURN_IF_ERROR(AddText(body, chat));
   LAMINA_RETURN_IF_ERROR(AddReasoning(body, chat));
   LAMINA_RETURN_IF_ERROR(AddOthers(body, chat));
   LAMINA_RETURN_IF_ERROR(body.RefuseUnknown());
   return TranslatedRequest{.chat = std::move(chat),
-                           .format = std::make_shared<ResponsesFormat>(Echoed(json))};
+                           .format = std::make_shared<ResponsesFormat>(Echoed(json)),
+                           .names = std::move(names)};
 }
 
 }  // namespace lamina::gateway

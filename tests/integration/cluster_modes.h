@@ -145,6 +145,12 @@ inline const std::vector<ClusterMode>& ClusterModes() {
          options.fetch_bytes = 2 << 20;
          options.partition = Partition::kTokenRange;
        }},
+      {"fetch_heads_with_resident_by_span",
+       [](LocalClusterOptions& options) {
+         options.fetch_bytes = 2 << 20;
+         options.resident_bytes = 256 << 10;
+         options.partition = Partition::kTokenRange;
+       }},
       // It has the activations of these, of which those of some tokens stay.
       {"fetch_recompute_by_span",
        [](LocalClusterOptions& options) {

@@ -143,6 +143,13 @@ class FetchPolicyTest(unittest.TestCase):
             harness.require_same_answer(self, answers(self, cluster), self.expected())
             self.check_kill(cluster)
 
+    def test_tokens_that_stay_are_of_all_spans(self):
+        stays = {"policy": "fetch_heads", "fetch": {"window": "1MiB", "resident": "600KiB"}, "limits": short_model.LONG}
+        with harness.Cluster(memory_nodes=2, transport=["ucx"], partition="token_range", **stays) as cluster:
+            harness.require_same_answer(self, answers(self, cluster), self.expected())
+            self.assertIn("token_range: spans of 256 tokens over 2 memory nodes", cluster.status()["partition"])
+            self.check_kill(cluster)
+
     def test_activations_that_stay_make_what_was_there(self):
         expected = self.expected()
         # Room for those of 32 tokens of each of 8 sequences.
@@ -269,7 +276,6 @@ class FetchPolicyTest(unittest.TestCase):
             ({"fetch": {"recompute_percent": 10}}, "and the policy is fetch_heads"),
             ({"compute": [{"name": "c0", "memory_budget": "8MiB"}]}, "compute.0.memory_budget: 8.0 MiB has no room for fetch.window, 16.0 MiB"),
             ({"fetch": {"heads": 0}}, "fetch.heads: 0 KV heads cannot come together"),
-            ({"fetch": {"resident": "1MiB"}, "partition": "token_range"}, "with policy fetch_heads and fetch.resident; set it to request, head or auto"),
             ({"policy": "fetch_recompute", "fetch": {"heads": 1}}, "fetch.heads: says how many KV heads come together"),
             (hybrid(101), "fetch.activation_percent: 101 is no number from 0 to 100"),
             ({"fetch": {"activation_percent": 10}}, "how many tokens are held as activations, and the policy is fetch_heads"),

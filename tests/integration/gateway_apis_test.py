@@ -116,6 +116,17 @@ class GatewayApisTest(unittest.TestCase):
         counted = self.anthropic.messages.count_tokens(model=MODEL, messages=[{"role": "user", "content": QUESTION}])
         self.assertEqual(counted.input_tokens, message.usage.input_tokens)
 
+    def test_a_stop_sequence_that_ends_a_message_is_named(self):
+        text = self.message(max_tokens=12).content[0].text
+        stop = text.split()[1]
+        message = self.message(max_tokens=12, stop_sequences=["@@", stop])
+        self.assertEqual((message.stop_reason, message.stop_sequence), ("stop_sequence", stop))
+        self.assertEqual(message.content[0].text, text[:text.index(stop)])
+        with self.anthropic.messages.stream(model=MODEL, max_tokens=12, extra_body=GREEDY, stop_sequences=["@@", stop],
+                                            messages=[{"role": "user", "content": QUESTION}]) as stream:
+            final = stream.get_final_message()
+        self.assertEqual((final.stop_reason, final.stop_sequence), ("stop_sequence", stop))
+
     def test_a_message_uses_a_tool_and_goes_on(self):
         tools = [{"name": "time", "description": "The time.", "input_schema": SCHEMA}]
         keys = {"tools": tools, "tool_choice": {"type": "tool", "name": "time"}, "max_tokens": 60}

@@ -122,23 +122,28 @@ TEST(PoliciesClusterTest, RequestsOfBothPoliciesMayBeCut) {
   }
 }
 
-// Tokens that the others have stored are bare, wherever the spans lie that have them.
+// Tokens that the others have stored are bare, wherever the spans lie that have them. What stays is
+// of requests of fetch_heads alone.
 TEST_P(RecomputePoliciesTest, SpansAreSharedAndMadeAgain) {
   const std::vector<GenerateSpec> specs = MixedLengths(30);
   const std::vector<GenerateResult> expected = MakeCluster(Alone())->GenerateMany(specs);
-  LocalClusterOptions options = Options();
-  options.partition = Partition::kTokenRange;
-  options.memory_nodes = 3;
-  options.lanes = 3;
-  const std::unique_ptr<LocalCluster> cluster = MakeCluster(options);
-  ASSERT_NE(cluster, nullptr);
-  const uint64_t before = Recomputed(*cluster);
-  for (int turn = 0; turn < 2; ++turn) {
-    ExpectSame(cluster->GenerateMany(ByBoth(specs, kThree)), EachTimes(3, expected));
+  for (const uint64_t resident_bytes : {0u, 256u << 10}) {
+    SCOPED_TRACE(absl::StrCat(resident_bytes, " bytes that stay"));
+    LocalClusterOptions options = Options();
+    options.partition = Partition::kTokenRange;
+    options.memory_nodes = 3;
+    options.lanes = 3;
+    options.resident_bytes = resident_bytes;
+    const std::unique_ptr<LocalCluster> cluster = MakeCluster(options);
+    ASSERT_NE(cluster, nullptr);
+    const uint64_t before = Recomputed(*cluster);
+    for (int turn = 0; turn < 2; ++turn) {
+      ExpectSame(cluster->GenerateMany(ByBoth(specs, kThree)), EachTimes(3, expected));
+    }
+    EXPECT_GT(Recomputed(*cluster), before);
+    EXPECT_TRUE(cluster->WaitForNoSlots().ok());
+    EXPECT_EQ(cluster->engine().GetStatus().epoch, 1u);  // Nothing went wrong on the way.
   }
-  EXPECT_GT(Recomputed(*cluster), before);
-  EXPECT_TRUE(cluster->WaitForNoSlots().ok());
-  EXPECT_EQ(cluster->engine().GetStatus().epoch, 1u);  // Nothing went wrong on the way.
 }
 
 TEST(PoliciesClusterTest, WhoNamesNoneGetsTheFirst) {

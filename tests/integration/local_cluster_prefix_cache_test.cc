@@ -375,6 +375,11 @@ const std::vector<ClusterMode>& CutModes() {
   static const std::vector<ClusterMode> modes = {
       {"attend_remote", [](LocalClusterOptions&) {}},
       {"fetch_heads", [](LocalClusterOptions& options) { options.fetch_bytes = 2 << 20; }},
+      {"fetch_heads_with_resident",
+       [](LocalClusterOptions& options) {
+         options.fetch_bytes = 2 << 20;
+         options.resident_bytes = 256 << 10;
+       }},
       {"fetch_recompute",
        [](LocalClusterOptions& options) {
          options.fetch_bytes = 8 << 20;
@@ -531,18 +536,22 @@ TEST(CutPrefixCacheTest, LongConversationsGoOnWithTheSameBits) {
   options.prefix_cache = true;
   options.partition = Partition::kTokenRange;
   options.memory_nodes = 3;
-  for (const auto& [slots, lanes, replicas, fetch_bytes] : {std::tuple{4096u, 1u, 1u, 0u},
-                                                            {4096u, 2u, 2u, 0u},
-                                                            {512u, 1u, 1u, 0u},
-                                                            {512u, 3u, 1u, 0u},
-                                                            {4096u, 2u, 1u, 2u << 20},
-                                                            {512u, 1u, 1u, 2u << 20}}) {
+  for (const auto& [slots, lanes, replicas, fetch_bytes, resident_bytes] :
+       {std::tuple{4096u, 1u, 1u, 0u, 0u},
+        {4096u, 2u, 2u, 0u, 0u},
+        {512u, 1u, 1u, 0u, 0u},
+        {512u, 3u, 1u, 0u, 0u},
+        {4096u, 2u, 1u, 2u << 20, 0u},
+        {512u, 1u, 1u, 2u << 20, 0u},
+        {4096u, 2u, 1u, 2u << 20, 256u << 10},
+        {512u, 2u, 1u, 2u << 20, 256u << 10}}) {
     SCOPED_TRACE(absl::StrCat(slots, " slots, ", lanes, " lanes, ", replicas, " replicas, ",
-                              fetch_bytes, " bytes of windows"));
+                              fetch_bytes, " bytes of windows, ", resident_bytes, " that stay"));
     options.slots = slots;
     options.lanes = lanes;
     options.compute_nodes = replicas;
     options.fetch_bytes = fetch_bytes;
+    options.resident_bytes = resident_bytes;
     const std::unique_ptr<LocalCluster> cluster = MakeCluster(options);
     ASSERT_NE(cluster, nullptr);
     const std::vector<std::vector<GenerateResult>> found = Converse(*cluster, conversations);

@@ -93,6 +93,27 @@ TEST(SparseClusterTest, FetchHeadsHasItsAnswersWithTokensThatStay) {
   ExpectResidentShowsInBytesAlone(Sparse(0), 400, 0.95, "fetch_heads", "");
 }
 
+// Sequences that are cut have them too: the recent tokens of one may be of two spans.
+TEST(SparseClusterTest, FetchHeadsHasItsAnswersWithTokensOfSpansThatStay) {
+  LocalClusterOptions options = Sparse(0);
+  options.partition = Partition::kTokenRange;
+  const std::unique_ptr<LocalCluster> plain = MakeCluster(options);
+  ASSERT_NE(plain, nullptr);
+  const std::vector<GenerateResult> expected = plain->GenerateMany(MixedLengths());
+  const auto all = static_cast<double>(BytesCome(*plain));
+  for (const auto& [tiles, most] : {std::pair{400u, 0.5}, {13u, 0.95}}) {
+    SCOPED_TRACE(absl::StrCat(tiles, " tiles"));
+    options.resident_bytes = TileBytes(options.model) * tiles;
+    const std::unique_ptr<LocalCluster> cluster = MakeCluster(options);
+    ASSERT_NE(cluster, nullptr);
+    ExpectSame(cluster->GenerateMany(MixedLengths()), expected);
+    EXPECT_EQ(cluster->engine().GetStatus().policy, "fetch_heads");
+    EXPECT_EQ(cluster->engine().GetStatus().epoch, 1u);
+    EXPECT_LE(static_cast<double>(BytesCome(*cluster)), most * all);
+    EXPECT_TRUE(cluster->WaitForNoSlots().ok());
+  }
+}
+
 // INT8 and chosen tokens each make answers others, and these say both.
 TEST(SparseClusterTest, AnswersSayBothWhatIsChosenAndTheFormOfKAndV) {
   std::vector<std::vector<float>> logprobs;

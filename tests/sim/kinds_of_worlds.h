@@ -29,7 +29,8 @@ inline SimOptions WorldOfSpills(uint64_t seed, bool kept, PlantedBug bug = Plant
           .windows = seed % 5 == 0,
           .beams = seed % 7 == 0,
           .int8 = seed % 3 == 0,
-          .spills = true};
+          .spills = true,
+          .resumed = seed % 11 == 0};
 }
 
 }  // namespace lamina::sim

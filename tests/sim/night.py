@@ -33,9 +33,12 @@ OTHERS = (("spills",), ("spills", "int8"), ("paths",), ("paths", "int8"), ("pool
 # and salts, which are of use to what is kept alone.
 SALTED = ((), ("windows", "beams"), ("int8",), ("spills",), ("spills", "int8"), ("paths",), ("pool",), ("forms",),
           ("spans",))
+# Requests with tokens, as after a restart, next to what takes their slots.
+RESUMED = ((), ("kept", "spills"), ("kept", "int8", "beams"))
 WORLDS = [tuple(itertools.compress(WORDS, chosen)) for chosen in itertools.product((0, 1), repeat=len(WORDS))]
 WORLDS += [(*other, *more) for other in OTHERS for more in ((), ("kept",), ("kept", "windows", "beams"))]
 WORLDS += [("salts", "kept", *more) for more in SALTED]
+WORLDS += [("resumed", *more) for more in RESUMED]
 SEEDS_AT_ONCE = 250
 TRACE_LINES = 20
 # A world that stands still is a failure too.

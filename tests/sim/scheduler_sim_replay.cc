@@ -18,7 +18,7 @@ int main(int argc, char** argv) {
   if (argc < 2) {
     std::cerr << "usage: " << argv[0]
               << " SEED [COUNT [kept] [windows] [beams] [int8] [spills] [paths] [pool] [forms] "
-                 "[spans] [salts]]\n";
+                 "[spans] [salts] [resumed]]\n";
     return 2;
   }
   const uint64_t first = std::strtoull(argv[1], nullptr, 10);
@@ -37,6 +37,7 @@ int main(int argc, char** argv) {
   const bool forms = asks("forms");
   const bool spans = asks("spans");
   const bool salts = asks("salts");
+  const bool resumed = asks("resumed");
   lamina::sim::SimReach reach;
   lamina::sim::PlanHash hash;
   for (uint64_t seed = first; seed < first + count; ++seed) {
@@ -50,7 +51,8 @@ int main(int argc, char** argv) {
                                                                  .pool = pool,
                                                                  .forms = forms,
                                                                  .spans = spans,
-                                                                 .salts = salts})
+                                                                 .salts = salts,
+                                                                 .resumed = resumed})
                                               .Run();
     reach.Add(report.reach);
     hash.Add(report.plan_hash);

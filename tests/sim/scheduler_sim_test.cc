@@ -145,6 +145,7 @@ TEST(SchedulerSimTest, EveryClientSeesItsTokensWhereKvIsSpilled) {
       EXPECT_GT(of_int8.copies_read, 0);
     }
     EXPECT_GT(reach.spills_failed, 100);
+    EXPECT_GT(reach.resumed, 100);
     EXPECT_GT(reach.preemptions, reach.spilled + 100) << "some are recomputed";
     EXPECT_GT(reach.epochs, 100);
     EXPECT_GT(reach.cancels, 100);
@@ -411,7 +412,7 @@ TEST(SchedulerSimTest, SeedsThatOnceFailedPass) {
         {"kept", &options.prefix_cache}, {"windows", &options.windows}, {"beams", &options.beams},
         {"int8", &options.int8},         {"paths", &options.paths},     {"pool", &options.pool},
         {"forms", &options.forms},       {"spans", &options.spans},     {"spills", &options.spills},
-        {"salts", &options.salts}};
+        {"salts", &options.salts},       {"resumed", &options.resumed}};
     for (std::string word; words >> word && known.contains(word);) {
       *known.at(word) = true;
     }

@@ -21,7 +21,9 @@ void SimAuditor::Fail(plan::SequenceId sequence, const std::string& what) {
 }
 
 void SimAuditor::Submitted(const core::SequenceRequest& request) {
-  clients_[request.id] = {.request = request, .tokens = request.prompt};
+  Client& client = clients_[request.id];
+  client = {.request = request, .tokens = request.prompt};
+  client.tokens.insert(client.tokens.end(), request.generated.begin(), request.generated.end());
   if (request.beams.width > 0) {
     SearchedBeams(request);
   }
@@ -99,10 +101,12 @@ void SimAuditor::Planned(const plan::StepPlan& plan, const core::Scheduler& sche
   }
 }
 
-// A fork has found what its parent found.
+// A fork has found what its parent found. Who comes with tokens is told of none.
 void SimAuditor::Joined(const plan::SequenceJoin& join, uint32_t cached_tokens) {
   std::optional<uint32_t>& cached = clients_.at(join.id).cached_tokens;
-  if (join.parent != 0) {
+  if (!clients_.at(join.id).request.generated.empty()) {
+    cached = 0;
+  } else if (join.parent != 0) {
     cached = clients_.at(join.parent).cached_tokens;
   } else if (!cached.has_value()) {
     cached = cached_tokens;
@@ -224,7 +228,7 @@ void SimAuditor::SawEnd(const core::FinishEvent& event) {
   if (request.score) {
     return client.scored ? void() : Fail(event.sequence, "ended without a score");
   }
-  if (client.tokens.size() == request.prompt.size()) {
+  if (client.tokens.size() == request.prompt.size() + request.generated.size()) {
     return Fail(event.sequence, "ended without a token");
   }
   if (client.tokens.size() < client.expected.size()) {

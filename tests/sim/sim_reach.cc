@@ -65,6 +65,7 @@ void SimReach::Add(const SimReach& other) {
   homes_changed += other.homes_changed;
   replicas_side_by_side += other.replicas_side_by_side;
   kept_behind_holes += other.kept_behind_holes;
+  resumed += other.resumed;
 }
 
 std::string SimReach::ToString() const {
@@ -92,7 +93,8 @@ std::string SimReach::ToString() const {
       ", path changes ", path_changes, ", lossy joins ", lossy_joins, ", bare joins ", bare_joins,
       ", paths side by side ", paths_side_by_side, ", fetch with places ", fetch_placed,
       ", places moved ", placed_moved, ", homes changed ", homes_changed,
-      ", replicas side by side ", replicas_side_by_side, ", kept behind holes ", kept_behind_holes);
+      ", replicas side by side ", replicas_side_by_side, ", kept behind holes ", kept_behind_holes,
+      ", resumed ", resumed);
 }
 
 }  // namespace lamina::sim

@@ -73,6 +73,7 @@ struct SimReach {
   uint64_t replicas_side_by_side = 0;  // and lanes of other replicas that have steps meanwhile.
 
   uint64_t kept_behind_holes = 0;  // Tokens that were kept behind some that were missing.
+  uint64_t resumed = 0;            // Requests that came with tokens.
 
   void Add(const SimReach& other);
   std::string ToString() const;

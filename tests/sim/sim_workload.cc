@@ -181,6 +181,25 @@ void SearchBeams(Prng random, SimWorkload& workload) {
   }
 }
 
+// Any tokens will do, but those that may end an answer.
+void ResumeRequests(Prng random, SimWorkload& workload) {
+  constexpr TokenId kFirst = 100;
+  for (SimArrival& arrival : workload.arrivals) {
+    for (core::SequenceRequest& request : arrival.requests) {
+      const auto prompt = static_cast<uint32_t>(request.prompt.size());
+      if (request.score || request.beams.width > 0 || request.tokens_max <= prompt ||
+          random.Chance(0.5)) {
+        continue;
+      }
+      const uint32_t tokens = Between(random, 0, request.tokens_max - prompt - 1);
+      for (uint32_t i = 0; i < tokens; ++i) {
+        request.generated.push_back(kFirst +
+                                    static_cast<TokenId>(random.Below(kVocabulary - kFirst)));
+      }
+    }
+  }
+}
+
 void HaveSpillTiers(uint64_t seed, SimWorkload& workload) {
   workload.options.prefill_lanes = {};
   workload.options.strategies.out_of_slots = core::MakeSpillLast;

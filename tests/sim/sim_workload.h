@@ -68,4 +68,8 @@ void HaveSalts(Prng random, SimWorkload& workload);
 // Many requests are beam searches.
 void SearchBeams(Prng random, SimWorkload& workload);
 
+// Many requests come with tokens that they have generated, as those that a coordinator goes on with
+// when it has been started again. Call after what makes prompts and searches.
+void ResumeRequests(Prng random, SimWorkload& workload);
+
 }  // namespace lamina::sim

@@ -86,6 +86,9 @@ SimWorkload WithPrefillLanes(SimWorkload workload, Prng random, Prng stages,
   if (sim.salts) {
     HaveSalts(Prng(sim.seed + 15), workload);
   }
+  if (sim.resumed) {
+    ResumeRequests(Prng(sim.seed + 16), workload);
+  }
   return workload;
 }
 
@@ -269,6 +272,7 @@ void SimWorld::Arrive(const SimArrival& arrival) {
     requests_[request.id] = request;
     auditor_.Submitted(request);
     report_.reach.beam_answers += request.answers.size();
+    report_.reach.resumed += request.generated.empty() ? 0 : 1;
     if (random_.Chance(workload_.faults.cancel)) {
       const plan::SequenceId id = request.id;
       At(now_ + Delay(Millis(3)), [this, id] { Cancel(id); });

@@ -61,6 +61,8 @@ struct SimOptions {
   bool spans = false;
   // Requests have salts, and find what was kept for those with their own.
   bool salts = false;
+  // Many requests come with tokens that they have generated before.
+  bool resumed = false;
 };
 
 struct SimReport {

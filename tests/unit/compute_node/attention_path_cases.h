@@ -33,6 +33,9 @@ inline constexpr uint64_t kFetchLeast =
 inline constexpr uint64_t kFetchLeastOfSpans =
     uint64_t{2} * kLanes * 2 * kSpanTokens * 2 * kHeadDim * 2;
 
+// Where tokens that come and others that are here alternate, each kind ends with a tile of its own.
+inline constexpr uint64_t kFetchLeastOfKept = kFetchLeastOfSpans / kSpanTokens * (kSpanTokens + 16);
+
 // Where slots of a span are of two kinds each ends with a tile of its own; all heads fit.
 inline constexpr uint64_t kHybridLeastOfSpans =
     kFetchLeastOfSpans / kSpanTokens * (kSpanTokens + 16) * 2;
@@ -398,6 +401,37 @@ inline std::vector<Case> Cases() {
        .sparse_tokens = SparseTokens::kLocal,
        .sparse_ratio = 1,
        .resident_tokens = 160},
+      // Each node is told of the tokens of its spans: of all that do not stay.
+      {.name = "SparseBySpanWithAll",
+       .kind = AttentionPath::kSparse,
+       .span_tokens = kSpanTokens,
+       .fetch_bytes = 16 << 20,
+       .sparse_tokens = SparseTokens::kLocal,
+       .sparse_ratio = 1},
+      {.name = "SparseBySpanWithAllResident",
+       .kind = AttentionPath::kSparse,
+       .span_tokens = kSpanTokens,
+       .fetch_bytes = 16 << 20,
+       .sparse_tokens = SparseTokens::kLocal,
+       .sparse_ratio = 1,
+       .resident_tokens = kSequences * (kTokensMax + 16)},
+      // One head of one span just fits.
+      {.name = "SparseBySpanWithSomeResidentInSmallWindows",
+       .kind = AttentionPath::kSparse,
+       .span_tokens = kSpanTokens,
+       .fetch_bytes = kFetchLeastOfKept,
+       .sparse_tokens = SparseTokens::kLocal,
+       .sparse_ratio = 1,
+       .resident_tokens = 160},
+      // Those of one sequence are of two spans.
+      {.name = "SparseBySpanWithManyResidentHeadByHead",
+       .kind = AttentionPath::kSparse,
+       .span_tokens = kSpanTokens,
+       .fetch_bytes = 16 << 20,
+       .fetch_heads = 1,
+       .sparse_tokens = SparseTokens::kLocal,
+       .sparse_ratio = 1,
+       .resident_tokens = 640},
       {.name = "SparseInt8ByHead",
        .kind = AttentionPath::kSparse,
        .heads = heads,

@@ -23,6 +23,7 @@ ChoiceOutput Piece(uint32_t index, const std::string& text, float logprob, bool 
   ChoiceOutput output{.index = index, .text = text, .tokens = {{.logprob = logprob}}};
   if (last) {
     output.finish = plan::FinishReason::kLength;
+    output.stop = text;
     output.usage = {.completion_tokens = 2, .seed = index};
   }
   return output;
@@ -51,6 +52,7 @@ TEST(BestChoicesTest, PassesOnThoseOfTheHighestMeanLogProbabilityBestFirst) {
     EXPECT_EQ(heard->outputs[i].text, texts[i]);
     EXPECT_EQ(heard->outputs[i].tokens.size(), 2u);
     EXPECT_EQ(heard->outputs[i].finish, plan::FinishReason::kLength);
+    EXPECT_EQ(heard->outputs[i].stop, std::string(1, texts[i][0]));
   }
   EXPECT_EQ(heard->outputs[0].usage.seed, 1u);
   EXPECT_EQ(heard->outputs[0].usage.left_out_tokens, 4u);

@@ -158,6 +158,37 @@ TEST(ChatFormTest, ReadsArgumentsOfCallsThatAreJsonInAText) {
             R"(<assistant>{"a": 1}"not json"<assistant>)");
 }
 
+// DeepSeek's templates do.
+TEST(ChatFormTest, ArgumentsOfCallsAreATextToATemplateThatJoinsThem) {
+  constexpr char kJoins[] =
+      "{% for m in messages %}{% if m.tool_calls %}{% for call in m.tool_calls %}"
+      "{{ m.content + '[' + call.function.arguments + ']' }}{% endfor %}{% else %}"
+      "{{ m.content }}{% endif %}{% endfor %}";
+  EXPECT_EQ(*Render(kJoins, {.messages = {{.json = R"({"role":"assistant","content":"","tool_calls":
+                [{"function":{"name":"f","arguments":"{\"a\": 1}"}},
+                 {"function":{"name":"f","arguments":{"b":2}}}]})"},
+                                          {.role = "user", .content = "U"}}}),
+            R"([{"a": 1}][{"b":2}]U)");
+}
+
+// Those of the models that were distilled from DeepSeek-R1 do.
+TEST(ChatFormTest, AMessageOfCallsHasNoTextForATemplateThatAsksForNone) {
+  constexpr char kAsks[] =
+      "{% for m in messages %}{% if m['content'] is none %}{% for call in m['tool_calls'] %}"
+      "{{ '[' + call['function']['arguments'] + ']' }}{% endfor %}{% else %}"
+      "{{ '<' + m['content'] + '>' }}{% endif %}{% endfor %}";
+  const std::string calls = R"("tool_calls":[{"function":{"name":"f","arguments":"{\"a\": 1}"}}])";
+  for (const char* content : {R"("content":"",)", R"("content":null,)", ""}) {
+    EXPECT_EQ(*Render(kAsks, {.messages = {{.role = "user", .content = ""},
+                                           {.json = absl::StrCat(R"({"role":"assistant",)", content,
+                                                                 calls, "}")}}}),
+              R"(<>[{"a": 1}])")
+        << content;
+  }
+  const std::string said = absl::StrCat(R"({"role":"assistant","content":"T",)", calls, "}");
+  EXPECT_EQ(*Render(kAsks, {.messages = {{.json = said}}}), "<T>");
+}
+
 TEST(ChatFormTest, AModelWithoutATemplateTakesNoChats) {
   const ChatForm form = FormOf("");
 

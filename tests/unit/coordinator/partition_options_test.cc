@@ -9,6 +9,7 @@
 
 #include "common/partition.h"
 #include "coordinator/cluster_options.h"
+#include "plan/attention_paths.h"
 #include "tests/unit/coordinator/options_of_lines.h"
 
 namespace lamina::coordinator {
@@ -109,6 +110,19 @@ TEST(PartitionOptionsTest, TokenRangeWithAWindowForASpanIsEnough) {
                                       "partition: token_range\n"),
                 absl::StatusCode::kInvalidArgument,
                 HasSubstr("one KV head of 1024 tokens takes 128.0 KiB"));
+}
+
+// A tile more than a span has, since tokens that come and those that stay end with tiles.
+TEST(PartitionOptionsTest, TokenRangeHasTokensThatStay) {
+  const std::string lines = kTwoNodes + "policy: fetch_heads\npartition: token_range\n";
+  const auto options = OptionsOf(lines + "fetch: {window: 2MiB, resident: 1MiB}\n");
+  ASSERT_TRUE(options.ok()) << options.status();
+  EXPECT_EQ(options->partition, Partition::kTokenRange);
+  EXPECT_EQ(options->policies.front().path, plan::AttentionPath::kSparse);
+  EXPECT_EQ(options->lossy, "");
+  ExpectRefused(OptionsOf(lines + "fetch: {window: 1MiB, resident: 1MiB}\n"),
+                absl::StatusCode::kInvalidArgument,
+                HasSubstr("one KV head of 1024 tokens takes 130.0 KiB"));
 }
 
 // All four heads of a span then, and of each slot its activation too.

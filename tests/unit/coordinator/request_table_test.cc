@@ -247,6 +247,7 @@ TEST_F(RequestTableTest, AStopStringEndsTheSequenceAndTellsTheScheduler) {
 
   EXPECT_EQ(sink_->text, " 1");
   EXPECT_EQ(sink_->outputs.back().finish, FinishReason::kStop);
+  EXPECT_EQ(sink_->outputs.back().stop, "0 11");
   EXPECT_THAT(sink_->done, ElementsAre(absl::OkStatus()));
   EXPECT_THAT(Token(id, 12), IsEmpty());  // Planned ahead: nobody hears of it.
   EXPECT_EQ(sink_->text, " 1");

@@ -25,8 +25,10 @@ TEST(StopMatcherTest, HoldsBackWhatMayBecomeAStopAndDropsIt) {
   EXPECT_EQ(matcher.Push("the E"), "the ");
   EXPECT_EQ(matcher.Push("N"), "");
   EXPECT_FALSE(matcher.stopped());
+  EXPECT_EQ(matcher.matched(), "");
   EXPECT_EQ(matcher.Push("D and more"), "");
   EXPECT_TRUE(matcher.stopped());
+  EXPECT_EQ(matcher.matched(), "END");
   EXPECT_EQ(matcher.Push("even more"), "");
   EXPECT_EQ(matcher.Finish(), "");
 }
@@ -36,6 +38,7 @@ TEST(StopMatcherTest, ShowsTheStopItselfWhereThatWasAskedFor) {
 
   EXPECT_EQ(matcher.Push("the END and more"), "the E");
   EXPECT_TRUE(matcher.stopped());
+  EXPECT_EQ(matcher.matched(), "E");
   EXPECT_EQ(matcher.Push("more"), "");
 }
 

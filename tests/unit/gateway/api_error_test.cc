@@ -59,6 +59,15 @@ TEST(ApiErrorTest, AFormThatIsWrongIsThatOfItsField) {
   EXPECT_TRUE(NameForm(absl::OkStatus(), "tools").ok());
 }
 
+TEST(ApiErrorTest, AFieldIsRenamedWithWhatLiesWithinIt) {
+  const absl::Status error = BadField("a[0].b", "invalid_type", "'a[0].b' is no 'a', but 'ab', a");
+  const absl::Status renamed = RenameField(error, "a", "long.name");
+  EXPECT_EQ(renamed.message(), "'long.name[0].b' is no 'long.name', but 'ab', a");
+  EXPECT_EQ(FieldOf(renamed), "long.name[0].b");
+  EXPECT_EQ(renamed.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(ToApiError(renamed).code, "invalid_type");
+}
+
 TEST(ApiErrorTest, ModelsAndUrlsAreNotFound) {
   const ApiError model = ToApiError(UnknownModel("x", "y, z"));
   EXPECT_EQ(model.http_status, 404);

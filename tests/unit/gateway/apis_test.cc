@@ -62,7 +62,7 @@ std::string StreamOf(AnswerFormat& format) {
                                                         {Kind::kArguments, ":1}"}}) {
     stream += format.Part(part, "c1");
   }
-  stream += format.End(client::FinishReason::kStop, true, counts);
+  stream += format.End({client::FinishReason::kStop, true, ""}, counts);
   return stream;
 }
 
@@ -100,6 +100,19 @@ TEST(MessagesTest, AnAnswerThatWasBegunIsContinued) {
   EXPECT_EQ(chat["thinking_token_budget"], 5);
 }
 
+TEST(MessagesTest, AnAnswerThatWasBegunWithNothingIsNone) {
+  for (const char* content : {R"("")", "[]", R"([{"type":"text","text":""}])"}) {
+    const Json chat = Chat(TranslateMessages(
+        Json::parse(
+            R"({"model":"m","max_tokens":9,"messages":[{"role":"user","content":"Hi"},
+                {"role":"assistant","content":)" +
+            std::string(content) + "}]}"),
+        false));
+    EXPECT_EQ(chat["messages"], Json::parse(R"([{"role":"user","content":"Hi"}])")) << content;
+    EXPECT_FALSE(chat.contains("continue_final_message")) << content;
+  }
+}
+
 TEST(MessagesTest, PartsOfTextAreJoinedByLines) {
   const Json chat = Chat(TranslateMessages(Json::parse(R"({"model":"m","max_tokens":9,
         "system":[{"type":"text","text":"a"},{"type":"text","text":"b"}],
@@ -110,6 +123,27 @@ TEST(MessagesTest, PartsOfTextAreJoinedByLines) {
   EXPECT_EQ(chat["messages"][0]["content"], "a\nb");
   EXPECT_EQ(chat["messages"][1]["content"], "e\nf");
   EXPECT_EQ(chat["messages"][2]["content"], "c\nd");
+}
+
+// Templates may demand that roles alternate.
+TEST(MessagesTest, MessagesOfOneRoleThatFollowEachOtherAreOne) {
+  const Json chat = Chat(TranslateMessages(Json::parse(R"({"model":"m","max_tokens":9,"messages":[
+        {"role":"user","content":"a"},{"role":"user","content":[{"type":"text","text":"b"}]},
+        {"role":"assistant","content":[{"type":"tool_use","id":"1","name":"f","input":{}}]},
+        {"role":"assistant","content":[{"type":"tool_use","id":"2","name":"f","input":{}}]},
+        {"role":"user","content":[{"type":"tool_result","tool_use_id":"1","content":"c"}]},
+        {"role":"user","content":[{"type":"tool_result","tool_use_id":"2","content":"d"}]},
+        {"role":"user","content":"e"},
+        {"role":"assistant","content":"f"},{"role":"assistant","content":"g"}]})"),
+                                           /*count=*/false));
+  EXPECT_EQ(chat["messages"], Json::parse(R"([{"role":"user","content":"a\nb"},
+      {"role":"assistant","content":"","tool_calls":[
+        {"id":"1","type":"function","function":{"name":"f","arguments":"{}"}},
+        {"id":"2","type":"function","function":{"name":"f","arguments":"{}"}}]},
+      {"role":"tool","tool_call_id":"1","content":"c"},
+      {"role":"tool","tool_call_id":"2","content":"d"},
+      {"role":"user","content":"e"},{"role":"assistant","content":"f\ng"}])"));
+  EXPECT_EQ(chat["continue_final_message"], true);
 }
 
 TEST(ResponsesTest, PartsOfTextAreJoinedByLines) {
@@ -175,6 +209,31 @@ TEST(MessagesTest, AnswersHaveBlocks) {
   EXPECT_EQ(Events(stream)[8].second["content_block"]["name"], "f");
 }
 
+TEST(MessagesTest, AStopSequenceThatEndsAnAnswerIsNamed) {
+  const auto translated = TranslateMessages(
+      Json::parse(R"({"model":"m","max_tokens":1,"messages":[{"role":"user","content":"x"}]})"),
+      false);
+  AnswerFormat& format = *translated->format;
+  const auto expect = [&format](const AnswerEnd& end, const Json& reason, const Json& sequence) {
+    const Json delta = Events(format.End(end, {})).front().second["delta"];
+    EXPECT_EQ(delta["stop_reason"], reason);
+    EXPECT_EQ(delta["stop_sequence"], sequence);
+    FinishedChoice choice = {.text = "a", .finish = end.finish, .stop = end.stop};
+    if (end.called) {
+      choice.calls.push_back({.id = "c1", .name = "f", .arguments = "{}"});
+    }
+    const Json whole = Json::parse(format.Whole(choice, {}));
+    EXPECT_EQ(whole["stop_reason"], reason);
+    EXPECT_EQ(whole["stop_sequence"], sequence);
+  };
+  const auto stop = client::FinishReason::kStop;
+  expect({stop, false, "END"}, "stop_sequence", "END");
+  expect({stop, true, "END"}, "stop_sequence", "END");
+  expect({stop, true, ""}, "tool_use", nullptr);
+  expect({stop, false, ""}, "end_turn", nullptr);
+  expect({client::FinishReason::kLength, false, ""}, "max_tokens", nullptr);
+}
+
 TEST(MessagesTest, ArgumentsThatNoRequestMayHaveAreLeftOut) {
   const auto translated = TranslateMessages(
       Json::parse(R"({"model":"m","max_tokens":1,"messages":[{"role":"user","content":"x"}]})"),
@@ -227,6 +286,28 @@ TEST(ResponsesTest, WhatIsNotServedIsNamed) {
   }
 }
 
+TEST(ResponsesTest, AnItemWithoutATypeIsAMessage) {
+  const Json chat = Chat(TranslateResponses(
+      Json::parse(R"({"model":"m","input":[{"type":null,"role":"user","content":"x"}]})")));
+  EXPECT_EQ(chat["messages"], Json::parse(R"([{"role":"user","content":"x"}])"));
+}
+
+TEST(FieldNamesTest, TheNearestNameIsTaken) {
+  FieldNames names;
+  names.Add("a", "x");
+  names.Add("a[0].b", "y");
+  const auto field = [&names](const char* ours) {
+    return FieldOf(names.InClientsWords(BadField(ours, "invalid_value", "m")));
+  };
+  EXPECT_EQ(field("a"), "x");
+  EXPECT_EQ(field("a[1].b"), "x[1].b");
+  EXPECT_EQ(field("a[0].b.c"), "y.c");
+  EXPECT_EQ(field("a[0].bc"), "x[0].bc");
+  EXPECT_EQ(field("ab"), "ab");
+  EXPECT_EQ(FieldOf(names.InClientsWords(absl::InternalError("a"))), "");
+  EXPECT_TRUE(names.InClientsWords(absl::OkStatus()).ok());
+}
+
 TEST(ResponsesTest, AnswersHaveItems) {
   const auto translated = TranslateResponses(Json::parse(R"({"model":"m","input":"x"})"));
   const Json whole = Json::parse(translated->format->Whole(
@@ -276,7 +357,7 @@ TEST(ResponsesTest, TheLastItemOfAStreamThatWasCutIsIncomplete) {
   stream += format.Part({Kind::kText, "Well."}, "");
   stream += format.Part({Kind::kCall, "f"}, "c1");
   stream += format.Part({Kind::kArguments, "{"}, "c1");
-  stream += format.End(client::FinishReason::kLength, false, {});
+  stream += format.End({.finish = client::FinishReason::kLength}, {});
 
   const auto events = Events(stream);
   const Json& output = events.back().second["response"]["output"];

@@ -396,6 +396,28 @@ TEST_F(CompletionHandlerTest, AnEchoHasOneEntryMoreThanThePrompt) {
   EXPECT_EQ(choice["logprobs"]["tokens"], Json::parse(R"(["x","y","<end>"])"));
 }
 
+// The text of a prompt does not have the special tokens that are put before it.
+TEST_F(CompletionHandlerTest, OffsetsAreThoseInTheEchoedText) {
+  backend_.score = client::ScoreResult{
+      .tokens = {1, 4, 5}, .logprobs = {-0.25f, -0.5f}, .texts = {"<s>", "x", "y"}};
+  const std::string fields = R"("prompt":"xy","max_tokens":1,"logprobs":0,"echo":true)";
+  Start(fields);
+  generation().Send(Text("a"));
+  generation().Send(Last());
+  generation().Finish(absl::OkStatus());
+  const Json whole = Json::parse(writer_.response->body)["choices"][0];
+  EXPECT_EQ(whole["text"], "xya");
+  EXPECT_EQ(whole["logprobs"]["text_offset"], Json::parse("[0,0,1,2]"));
+
+  Start(fields + R"(,"stream":true)");
+  generation(1).Send(Text("a"));
+  const std::vector<Json> events = Events();
+  ASSERT_EQ(events.size(), 2u);
+  EXPECT_EQ(events[0]["choices"][0]["logprobs"]["text_offset"], Json::parse("[0,0,1]"));
+  EXPECT_EQ(events[1]["choices"][0]["logprobs"]["text_offset"], Json::parse("[2]"));
+  handler_->OnGone();
+}
+
 TEST_F(CompletionHandlerTest, AChatDoesNotShowTheTokenThatEnds) {
   Start(R"("messages":[{"role":"user","content":"x"}],"logprobs":true)", /*chat=*/true);
   generation().Send(Text("a"));

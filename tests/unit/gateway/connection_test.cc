@@ -193,6 +193,18 @@ TEST_F(ConnectionTest, AnswersAndReadsTheNext) {
   EXPECT_TRUE(closed_);
 }
 
+TEST_F(ConnectionTest, ATargetMayHaveItsAuthority) {
+  Open();
+  for (const auto& [target, answer] :
+       {std::pair("http://h:8000/a?q=1", "\r\n\r\nGET /a?q=1 "),
+        std::pair("HTTPS://h/a/http://x", "\r\n\r\nGET /a/http://x? "),
+        std::pair("http://h", "\r\n\r\nGET /? "), std::pair("http://h?q", "\r\n\r\nGET /?q "),
+        std::pair("/http://h/a", "\r\n\r\nGET /http://h/a? ")}) {
+    Send(absl::StrCat("GET ", target, " HTTP/1.1\r\nHost: h\r\n\r\n"));
+    EXPECT_THAT(wire_->to_client, EndsWith(answer)) << target;
+  }
+}
+
 TEST_F(ConnectionTest, CutsDoNotMatter) {
   Open();
   wire_->read_max = 1;

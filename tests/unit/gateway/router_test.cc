@@ -258,6 +258,73 @@ TEST_F(RouterTest, HeadersThatNameNothingAreRefusedByName) {
   EXPECT_TRUE(backend_.generations.empty());
 }
 
+// They speak of what the client sent, not of the chat that it becomes.
+TEST_F(RouterTest, ErrorsOfResponsesNameTheirOwnFields) {
+  const std::pair<const char*, const char*> requests[] = {
+      {R"("input":"x","max_output_tokens":0)", "max_output_tokens"},
+      {R"("input":"x","reasoning":{"effort":"huge"})", "reasoning.effort"},
+      {R"("input":"x","text":{"format":{"type":"other"}})", "text.format"},
+      {R"("input":"x","tools":[{"type":"function","name":"a b"}])", "tools[0].name"},
+      {R"("input":"x","tools":[{"type":"function","name":"f"}])", "tools"},
+      {R"("input":[])", "input"},
+      {R"("instructions":"S","input":[{"role":"user","content":"x"},
+          {"role":"critic","content":"x"}])",
+       "input[1].role"},
+      {R"("input":[{"role":"user","content":"x"},
+          {"type":"function_call","call_id":"c","name":"f","arguments":"{}"},
+          {"type":"function_call","call_id":"d","name":"f","arguments":5}])",
+       "input[2].arguments"},
+      {R"("input":[{"type":"function_call","call_id":5,"name":"f","arguments":"{}"}])",
+       "input[0].call_id"},
+      {R"("input":[{"type":"function_call_output","call_id":5,"output":"x"}])",
+       "input[0].call_id"}};
+  Router router(backend_, side_work_, {});
+  for (const auto& [fields, param] : requests) {
+    SCOPED_TRACE(fields);
+    RecordingWriter writer;
+    router.Handle(Post("/v1/responses", absl::StrCat(R"({"model":"m",)", fields, "}")), writer);
+    ASSERT_TRUE(writer.response.has_value());
+    EXPECT_EQ(writer.response->status, 400);
+    const Json error = Json::parse(writer.response->body)["error"];
+    EXPECT_EQ(error["param"], param);
+    EXPECT_THAT(error["message"].get<std::string>(), HasSubstr(absl::StrCat("'", param, "'")));
+  }
+}
+
+TEST_F(RouterTest, AFormThatTheCoordinatorRefusesIsThatOfItsOwnField) {
+  Router router(backend_, side_work_, {});
+  const auto handler = router.Handle(
+      Post("/v1/responses",
+           R"({"model":"m","input":"x","text":{"format":{"type":"json_schema","schema":{}}}})"),
+      writer_);
+  ASSERT_EQ(backend_.generations.size(), 1u);
+  backend_.generations[0]->Finish(absl::InvalidArgumentError("the form of the output: no"));
+  ASSERT_TRUE(writer_.response.has_value());
+  EXPECT_EQ(Json::parse(writer_.response->body)["error"]["param"], "text.format");
+}
+
+TEST_F(RouterTest, ErrorsOfMessagesNameTheirOwnFields) {
+  const std::pair<const char*, const char*> requests[] = {
+      {R"("stop_sequences":[""])", "'stop_sequences' has"},
+      {R"("thinking":{"type":"enabled","budget_tokens":9})", "'thinking.budget_tokens' is not"},
+      {R"("tools":[{"name":"a b","input_schema":{}}])", "'tools[0].name' must"},
+      {R"("tools":[{"name":"f","input_schema":{"type":"array"}}],"tool_choice":{"type":"any"})",
+       "'tools[0].input_schema.type' must"}};
+  Router router(backend_, side_work_, {});
+  for (const auto& [fields, words] : requests) {
+    RecordingWriter writer;
+    router.Handle(
+        Post("/v1/messages",
+             absl::StrCat(
+                 R"({"model":"m","max_tokens":1,"messages":[{"role":"user","content":"x"}],)",
+                 fields, "}")),
+        writer);
+    ASSERT_TRUE(writer.response.has_value()) << fields;
+    EXPECT_EQ(writer.response->status, 400);
+    EXPECT_THAT(writer.response->body, HasSubstr(words));
+  }
+}
+
 // The policy of the request decides whether its answer is called lossy.
 TEST_F(RouterTest, APolicyOfTheHeaderReachesTheBackendAndItsWordTheAnswer) {
   backend_.models = std::vector<client::ModelInfo>{

@@ -9,6 +9,7 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <numeric>
 #include <random>
 #include <vector>
 
@@ -16,6 +17,7 @@
 #include "kernels/int8_arena.h"
 #include "kernels/k_tiles.h"
 #include "plan/fetch_pieces.h"
+#include "plan/fetch_split.h"
 #include "plan/token_sets.h"
 #include "tests/unit/memory_node/unit_cluster.h"
 
@@ -112,7 +114,7 @@ uint64_t ExpectPieces(UnitCluster& cluster, const Step& step, const Chosen& chos
       const auto come =
           static_cast<uint32_t>(chosen.tokens[layer * chosen.runs.size() + run].size());
       const uint32_t kept = chosen.kept[layer * chosen.runs.size() + run];
-      runs.push_back({.before = come + kept, .tokens = 1, .kept = kept});
+      runs.push_back({.before = come + kept, .tokens = chosen.runs[run].tokens, .kept = kept});
     }
     std::vector<plan::FetchPiece> pieces;
     plan::PiecesOf(shape, runs, plan::FetchLimitsOf(cluster.config()), pieces);
@@ -179,6 +181,81 @@ TEST(SparseStreamTest, PiecesHaveTheChosenTokensAndZeros) {
     EXPECT_GE(pieces[0], 10u);
     cluster.Stop();
   }
+}
+
+// All tokens of the node's spans before the rows come, but the last ones, a share `kept` of the
+// sequence's.
+Chosen TakeSpans(const UnitCluster& cluster, const Step& step, uint32_t node, double kept) {
+  const plan::EpochConfig& config = cluster.config();
+  const auto nodes = static_cast<uint32_t>(config.memory_nodes.size());
+  const auto layers = static_cast<uint32_t>(config.layers.size());
+  Chosen chosen;
+  std::vector<uint32_t> starts;
+  for (size_t row = 0; row < step.plan.rows.size(); ++row) {
+    const uint32_t position = step.positions[row];
+    const auto first_kept = static_cast<uint32_t>((1 - kept) * position);
+    for (uint32_t span = 0; span * config.span_tokens <= position; ++span) {
+      if ((step.sequences[row] + span) % nodes == node) {
+        const plan::TokenSpan tokens = plan::SpanAt(config, span);
+        chosen.sequences.push_back(step.sequences[row]);
+        chosen.runs.push_back(plan::SplitKeptBySpan(position, 1, first_kept, tokens).run);
+        starts.push_back(tokens.first);
+      }
+    }
+  }
+  const plan::TokenSets places(layers, chosen.runs);
+  chosen.sets.resize(places.bytes() / sizeof(uint64_t));
+  for (uint32_t layer = 0; layer < layers; ++layer) {
+    for (uint32_t run = 0; run < chosen.runs.size(); ++run) {
+      const uint32_t come = chosen.runs[run].fetched();
+      plan::TakeFirst(
+          come, absl::MakeSpan(chosen.sets).subspan(places.SetOf(layer, run), places.words()));
+      chosen.sets[places.KeptOf(layer, run)] = chosen.runs[run].kept;
+      chosen.kept.push_back(chosen.runs[run].kept);
+      std::vector<uint32_t>& tokens = chosen.tokens.emplace_back(come);
+      std::iota(tokens.begin(), tokens.end(), starts[run]);
+    }
+  }
+  chosen.header = {.lane = step.spec.lane,
+                   .epoch = UnitCluster::kEpoch,
+                   .step = step.spec.step,
+                   .rows = static_cast<uint32_t>(chosen.runs.size())};
+  plan::Seal(chosen.header);
+  for (size_t run = 0; run < starts.size(); ++run) {
+    chosen.runs[run].before += starts[run];  // Tokens are the sequence's from now on.
+  }
+  return chosen;
+}
+
+// Those of its spans that the compute node does not have: of spans none, some and all.
+TEST(SparseStreamTest, EachNodeSendsWhatIsNamedOfItsSpans) {
+  UnitCluster cluster({.memory_nodes = 2,
+                       .partition = Partition::kTokenRange,
+                       .span_tokens = 256,
+                       .fetch_bytes = kLeast,
+                       .sparse = true});
+  for (const uint32_t node : {0, 1}) {
+    cluster.FillWindows(node, 0, kMine);
+  }
+  cluster.Start();
+  cluster.Run({.step = 1, .prompts = {{0, 300}, {1, 530}, {2, 5}}});
+  uint64_t pieces[2] = {0, 0};
+  uint64_t number = 2;
+  for (const double kept : {0.0, 0.3, 0.6, 1.0}) {
+    const Step step = cluster.MakeStep({.step = number++, .rows = {1, 0, 2}});
+    cluster.PushPlan(step);
+    for (const uint32_t node : {0, 1}) {
+      const Chosen chosen = TakeSpans(cluster, step, node, kept);
+      cluster.PutTokenSets(node, step, chosen.header, chosen.sets);
+      pieces[node] += ExpectPieces(cluster, step, chosen, node, pieces[node] + 1);
+    }
+    for (uint32_t layer = 0; layer < cluster.config().layers.size(); ++layer) {
+      cluster.RunUnit(step, layer);
+    }
+  }
+  EXPECT_GE(pieces[0], 8u);
+  EXPECT_GE(pieces[1], 8u);
+  cluster.Stop();
 }
 
 // What a piece of INT8 has of a head of a run, from a sequence's K and V as they were sent: closed

@@ -53,6 +53,10 @@ plan::EpochConfig ConfigOf(const UnitClusterOptions& options) {
     config.attention_paths = plan::AttentionPaths::FromBits(all);
     config.streaming = options.streaming;
     config.sparse_ratio = options.sparse ? 0.5 : 0;
+    if (options.sparse && options.span_tokens > 0) {  // All tokens are named there.
+      config.sparse_tokens = SparseTokens::kLocal;
+      config.sparse_ratio = 1;
+    }
   }
   const auto shards = static_cast<uint32_t>(options.shards.size());
   for (uint32_t node = 0; node < std::max(options.compute_nodes, shards); ++node) {

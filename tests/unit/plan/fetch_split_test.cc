@@ -347,6 +347,27 @@ TEST(FetchSplitTest, OfASpanTheRunsShareIsMadeAgain) {
   EXPECT_EQ(SplitTokensBySpan(400, 1, 800, 256, second).run.kept, 0u);
 }
 
+// From a token on they are kept, in whichever spans they lie.
+TEST(FetchSplitTest, OfASpanWhatIsKeptDoesNotCome) {
+  const TokenSpan first{.first = 0, .tokens = 256};
+  const TokenSpan second{.first = 256, .tokens = 256};
+  EXPECT_THAT(SplitKeptBySpan(300, 2, 250, first).stretches,
+              ElementsAre(FetchStretch{.tokens = 250}, FetchStretch{.tokens = 6, .here = true}));
+  const FetchSplit behind = SplitKeptBySpan(300, 2, 250, second);
+  EXPECT_THAT(behind.stretches, ElementsAre(FetchStretch{.tokens = 44, .here = true}));
+  EXPECT_EQ(behind.run.before, 44u);
+  EXPECT_EQ(behind.run.kept, 44u);
+  EXPECT_EQ(behind.run.slots(), 16u);
+  EXPECT_EQ(behind.run.filled_slots(), 48u);
+  // None is, or there is none; own tokens of a run are of both spans.
+  const FetchSplit none = SplitKeptBySpan(254, 4, 254, first);
+  EXPECT_THAT(none.stretches, ElementsAre(FetchStretch{.tokens = 254}));
+  EXPECT_EQ(none.run.fetched(), 254u);
+  EXPECT_EQ(none.run.tokens, 2u);
+  EXPECT_THAT(SplitKeptBySpan(254, 4, 254, second).stretches, IsEmpty());
+  EXPECT_EQ(SplitKeptBySpan(254, 4, 254, second).run.tokens, 2u);
+}
+
 // All spans together have about as many whole tiles as the run, and each has room in a window of a
 // span.
 TEST(FetchSplitTest, SpansTogetherMakeWhatTheRunMakes) {

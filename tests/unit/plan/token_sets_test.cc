@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/types/span.h"
 #include "plan/epoch_topology.h"
 
 namespace lamina::plan {
@@ -86,6 +87,15 @@ TEST(TokenSetsTest, TokensThatAreKeptDoNotCome) {
   EXPECT_EQ(run.filled_slots(), 32u);
 }
 
+TEST(TokenSetsTest, TheFirstTokensAreAWholeSet) {
+  for (const uint32_t tokens : {0u, 1u, 63u, 64u, 65u, 128u}) {
+    std::vector<uint64_t> set(2, 5);
+    TakeFirst(tokens, absl::MakeSpan(set));
+    EXPECT_TRUE(IsWhole(set, tokens)) << tokens;
+  }
+  TakeFirst(0, {});
+}
+
 TEST(TokenSetsTest, AWindowHasRoomForASetOfTheLongestSequenceForEachThatHasRows) {
   const EpochConfig config = Sparse();
   EXPECT_EQ(TokenSetsBytesMax(config), 2u * 8 * (16 + 1) * 8);
@@ -103,6 +113,13 @@ TEST(TokenSetsTest, AWindowHasRoomForASetOfTheLongestSequenceForEachThatHasRows)
   EXPECT_EQ(TokenSetsBytesMax(prompts), 2u * 3 * (16 + 1) * 8);
   prompts.row_sequences_max = 100;
   EXPECT_EQ(TokenSetsBytesMax(prompts), TokenSetsBytesMax(config));
+  // Each of four spans may have a set of its own, for as many tokens as it has.
+  EpochConfig spans = config;
+  spans.partition = Partition::kTokenRange;
+  spans.span_tokens = 256;
+  EXPECT_EQ(TokenSetRunsMax(config), 8u);
+  EXPECT_EQ(TokenSetRunsMax(spans), 32u);
+  EXPECT_EQ(TokenSetsBytesMax(spans), 2u * 32 * (4 + 1) * 8);
   EpochConfig fetch = config;
   fetch.attention_paths = {AttentionPath::kFetch};
   EXPECT_EQ(TokenSetsBytesMax(fetch), 0u);
@@ -140,6 +157,10 @@ TEST(CheckSparseTest, NamesWhatIsWrong) {
   config.partition = Partition::kTokenRange;
   config.span_tokens = 256;
   EXPECT_THAT(ErrorOf(config), HasSubstr("this version serves partition request or head"));
+  config.sparse_ratio = 1;  // All are chosen, and weighed for the next row.
+  EXPECT_THAT(ErrorOf(config), HasSubstr("this version serves partition request or head"));
+  config.sparse_tokens = SparseTokens::kLocal;
+  EXPECT_EQ(ErrorOf(config), "");
   config = Sparse();
   config.compute_nodes = {"c0", "c1"};
   EXPECT_THAT(ErrorOf(config), HasSubstr("to 2 compute nodes"));

@@ -4,6 +4,8 @@
 
 #include <gmock/gmock.h>
 
+#include <vector>
+
 #include "coordinator/core/lane_balance.h"
 #include "tests/unit/coordinator/core/parts_fixture.h"
 
@@ -159,6 +161,23 @@ TEST_F(LanePathsTest, AllLanesAreInUseWhereSeveralPathsAre) {
   balance_.Balance(1);
   EXPECT_EQ(balance_.count().lanes, 3u);
   EXPECT_EQ(balance_.count().why, "3, for sequences of several policies run");
+}
+
+// They are in no lane and in no queue.
+TEST_F(LanePathsTest, BeamsBetweenTwoStepsAwaitALaneOfTheirPath) {
+  MakeLanes(4);
+  options_.lanes_auto = true;
+  const std::vector<AttentionPath> beams = {AttentionPath::kFetch};
+  EXPECT_FALSE(paths_.several(beams));
+  Decode(1, AttentionPath::kRemote, 0);
+  Decode(2, AttentionPath::kRemote, 0);
+  EXPECT_TRUE(paths_.several(beams));
+  balance_.Balance(0, {}, beams);
+  EXPECT_EQ(balance_.count().lanes, 4u);
+  EXPECT_EQ(lanes_[0].running.size(), 2u) << "an empty lane is not for them";
+
+  Decode(3, AttentionPath::kFetch, 1);
+  EXPECT_FALSE(paths_.AnyAwaits(beams)) << "other beams keep it";
 }
 
 }  // namespace

@@ -349,5 +349,25 @@ TEST_F(SchedulerPathsTest, BeamsOfOnePathGoOnBesideSequencesOfAnother) {
   EXPECT_NE(EndOf(2), nullptr);
 }
 
+// Between two of its steps no beam runs or waits; so few rows would have one lane by themselves.
+TEST_F(SchedulerPathsTest, BeamsHaveALaneNextToASequenceOfAnotherPathThatGoesOn) {
+  SchedulerOptions options = SmallOptions();
+  options.lanes = 4;
+  options.lanes_auto = true;
+  Make(options);
+  ASSERT_TRUE(SubmitTo(AttentionPath::kRemote, 1, 5, 120).ok());
+  Steps(3);
+  SequenceRequest search = Request(2, 5, 12);
+  search.path = AttentionPath::kFetch;
+  search.beams = {.width = 2};
+  search.answers = {2};
+  ASSERT_TRUE(scheduler_->Submit(std::move(search)).ok());
+  Steps(60);
+
+  EXPECT_NE(EndOf(2), nullptr);
+  EXPECT_EQ(EndOf(1), nullptr) << "it did not have to end for the search";
+  RunUntilIdle();
+}
+
 }  // namespace
 }  // namespace lamina::core
