@@ -196,6 +196,7 @@ absl::Status Serve(const daemon::DaemonFlags& flags) {
   if (server == nullptr) {
     return absl::InternalError("the gRPC server did not start");
   }
+  coordinator::DrainedServer drained(engine, *server);
   (*door)->Start();
   const std::string address = WithPort(listen, (*door)->port());
   LogInfo("listening on ", address, " model ", model.config.name, " waiting for ",
@@ -215,7 +216,6 @@ absl::Status Serve(const daemon::DaemonFlags& flags) {
                   config.ports));
   }
   LAMINA_RETURN_IF_ERROR(daemon::WriteReadyFile(flags, address));
-  coordinator::DrainedServer drained(engine, *server);
   const auto manager = daemon::ServiceManagerOfEnvironment();
   manager->Ready();
   manager->Watch([&engine] { return StatusLine(engine.GetStatus()); },
