@@ -60,8 +60,7 @@ class FrontDoorTest : public ::testing::Test {
 };
 
 TEST_F(FrontDoorTest, NoMessageIsDecompressed) {
-  for (const grpc_compression_algorithm compression :
-       {GRPC_COMPRESS_GZIP, GRPC_COMPRESS_DEFLATE}) {
+  for (const grpc_compression_algorithm compression : {GRPC_COMPRESS_GZIP, GRPC_COMPRESS_DEFLATE}) {
     const grpc::Status refused = Call(compression);
     EXPECT_EQ(refused.error_code(), grpc::StatusCode::UNIMPLEMENTED) << refused.error_message();
     EXPECT_THAT(refused.error_message(), HasSubstr("ompression"));
