@@ -229,7 +229,12 @@ absl::Status Serve(const daemon::DaemonFlags& flags) {
         drained.Stop();
       },
       [] { _exit(1); });
-  drained.Wait(kShutdownGrace, [&door] { (*door)->Stop(); });
+  drained.Wait(kShutdownGrace, [&door, &journaled] {
+    (*door)->Stop();
+    if (journaled != nullptr) {
+      journaled->LeaveOpen();
+    }
+  });
   return absl::OkStatus();
 }
 

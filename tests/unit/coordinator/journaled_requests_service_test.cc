@@ -214,6 +214,22 @@ TEST(JournaledRequestsTest, RequestsThatNobodyComesForEnd) {
   EXPECT_EQ(Attach(coordinator, From(0, {})).status.error_code(), grpc::StatusCode::NOT_FOUND);
 }
 
+// The end of the server ends the stream, as its client's going does.
+TEST(JournaledRequestsTest, OneThatWaitsWithItsClientIsLeftToTheCoordinatorBehind) {
+  MemoryFile file(JournalOfWholeAnswer());
+  {
+    Coordinator coordinator(file);
+    grpc::ClientContext context;
+    const auto stream = coordinator.stub().Attach(&context, From(0, {}));
+    stream->WaitForInitialMetadata();
+    coordinator.journaled().LeaveOpen();
+    context.TryCancel();
+    stream->Finish();
+  }
+
+  EXPECT_EQ(UnfinishedIn(file).size(), 1u);
+}
+
 grpc::StatusCode CancelById(Coordinator& coordinator, const std::string& id) {
   grpc::ClientContext context;
   v1::CancelRequest request;
