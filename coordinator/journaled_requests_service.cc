@@ -306,6 +306,8 @@ grpc::ServerWriteReactor<v1::ScoreUpdate>* JournaledRequests::AttachScore(
 
 void JournaledRequests::LeaveOpen() {
   const std::lock_guard lock(mutex_);
+  // Clients that have gone before did so themselves.
+  std::erase_if(left_, [this](auto& left) { return IsOver(left.second, /*too_late=*/false); });
   server_ends_ = true;
 }
 

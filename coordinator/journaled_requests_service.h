@@ -83,7 +83,8 @@ class JournaledRequests {
                                                          const v1::AttachRequest& request);
 
   // The server ends, and with it the streams of clients that are there: a request that waits does
-  // not end with its client from now on, and stays in the journal.
+  // not end with its client from now on, and stays in the journal. Those of clients that have gone
+  // before end.
   void LeaveOpen();
 
   // Ends the request of that id if the engine was not given it yet; its client is told, also if it
