@@ -197,7 +197,6 @@ absl::Status Serve(const daemon::DaemonFlags& flags) {
     return absl::InternalError("the gRPC server did not start");
   }
   coordinator::DrainedServer drained(engine, *server);
-  (*door)->Start();
   const std::string address = WithPort(listen, (*door)->port());
   LogInfo("listening on ", address, " model ", model.config.name, " waiting for ",
           options.nodes.size(), " nodes");
@@ -216,6 +215,9 @@ absl::Status Serve(const daemon::DaemonFlags& flags) {
                   config.ports));
   }
   LAMINA_RETURN_IF_ERROR(daemon::WriteReadyFile(flags, address));
+  // Who comes waits until nothing can fail any more: an end would cancel requests of the journal
+  // whose clients had attached.
+  (*door)->Start();
   const auto manager = daemon::ServiceManagerOfEnvironment();
   manager->Ready();
   manager->Watch([&engine] { return StatusLine(engine.GetStatus()); },
