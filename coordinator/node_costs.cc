@@ -109,8 +109,7 @@ core::FetchRates FetchRatesOf(const EngineOptions& options, const FormedEpoch& e
     streamed_bytes += static_cast<double>(node->counters.streamed_bytes);
     for (const core::KnownLink& link : KnownLinksOf(*node)) {
       if (link.bytes_per_second > 0) {
-        rates.bytes_per_second += options.bus_bytes_per_second > 0 ? core::BelievedBandwidth(link)
-                                                                   : core::FetchBandwidth(link);
+        rates.bytes_per_second += core::FetchBandwidth(link);
       }
     }
     const auto made = static_cast<double>(node->counters.recomputed_tokens);
@@ -131,10 +130,11 @@ core::FetchRates FetchRatesOf(const EngineOptions& options, const FormedEpoch& e
       rates.recompute_fixed_seconds = line.fixed;
     }
   }
-  rates.bytes_per_second = OverBus(options, rates.bytes_per_second);
-  if (options.bus_bytes_per_second > 0) {  // Else they are read, and no link has them.
-    rates.weights_seconds = streamed_bytes / static_cast<double>(epoch.config().layers.size()) /
-                            options.bus_bytes_per_second;
+  if (const double bus = options.bus_bytes_per_second; bus > 0) {
+    rates.bytes_per_second = rates.bytes_per_second > 0 ? bus : 0;
+    // Without a bus they are read, and no link has them.
+    rates.weights_seconds =
+        streamed_bytes / static_cast<double>(epoch.config().layers.size()) / bus;
   }
   return rates;
 }

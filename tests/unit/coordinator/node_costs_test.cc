@@ -48,7 +48,7 @@ AttachedNode Compute(uint64_t streamed_bytes) {
   return node;
 }
 
-// What of tokens comes in a second is the link's by itself, whatever weights take of it.
+// What of tokens comes in a second is the bus's by itself, whatever weights take of it.
 TEST(FetchRatesOfTest, WeightsThatComeOverTheBusAreSecondsOfALayer) {
   const EngineOptions options = Options(/*bus=*/6e6);
   const FormedEpoch epoch = Epoch(options);
@@ -56,8 +56,21 @@ TEST(FetchRatesOfTest, WeightsThatComeOverTheBusAreSecondsOfALayer) {
     const AttachedNode node = Compute(bytes);
     const core::FetchRates rates = FetchRatesOf(options, epoch, {.compute = {&node}, .memory = {}});
     EXPECT_DOUBLE_EQ(rates.weights_seconds, static_cast<double>(bytes) / 2 / 6e6);
-    EXPECT_DOUBLE_EQ(rates.bytes_per_second, 5e6);
+    EXPECT_DOUBLE_EQ(rates.bytes_per_second, 6e6);
     EXPECT_DOUBLE_EQ(rates.recompute_seconds, 0.5e-3);
+  }
+}
+
+// The link was measured with a thirtieth of what the bus has, on a busy host, or with more.
+TEST(FetchRatesOfTest, ABusHasWhatTheClusterFileSaysOnceALinkIsKnown) {
+  const EngineOptions options = Options(/*bus=*/6e6);
+  const FormedEpoch epoch = Epoch(options);
+  AttachedNode node = Compute(/*streamed_bytes=*/0);
+  node.counters.links.clear();
+  for (const double probed : {0.0, 2e5, 9e6}) {
+    node.links[0].bytes_per_second = probed;
+    const core::FetchRates rates = FetchRatesOf(options, epoch, {.compute = {&node}, .memory = {}});
+    EXPECT_DOUBLE_EQ(rates.bytes_per_second, probed > 0 ? 6e6 : 0) << probed;
   }
 }
 
@@ -80,7 +93,7 @@ TEST(FetchRatesOfTest, ALinkIsAsItWasUsedOfLate) {
     const EngineOptions options = Options(bus);
     const core::FetchRates rates =
         FetchRatesOf(options, Epoch(options), {.compute = {&node}, .memory = {}});
-    EXPECT_DOUBLE_EQ(rates.bytes_per_second, bus > 0 ? 5e6 : 1e6)
+    EXPECT_DOUBLE_EQ(rates.bytes_per_second, bus > 0 ? 6e6 : 1e6)
         << "a bus does not change, and weights may take a part of it";
   }
 }
