@@ -46,6 +46,17 @@ bool AttendWhereTheyRun(const plan::EpochConfig& config) {
          config.activation_width == 0 && config.made_tokens_max == 0;
 }
 
+// Slots of kinds stay as they are until the next epoch: what is sent over a link that may be faster
+// does not grow little by little until rows wait for it, and only what use has shown counts.
+double FetchBandwidthOf(const FormedEpoch& epoch, const AttachedNode& node) {
+  std::vector<core::KnownLink> links = KnownLinksOf(node);
+  for (core::KnownLink& link : links) {
+    link.fetched_unbounded_seconds =
+        epoch.config().activation_share > 0 ? 0 : link.fetched_unbounded_seconds;
+  }
+  return core::FetchBandwidthOfAll(links);
+}
+
 }  // namespace
 
 MeasuredNodes MeasuredNodesOf(const ClusterMembers& members) {
@@ -107,11 +118,7 @@ core::FetchRates FetchRatesOf(const EngineOptions& options, const FormedEpoch& e
   double streamed_bytes = 0;
   for (const AttachedNode* node : nodes.compute) {
     streamed_bytes += static_cast<double>(node->counters.streamed_bytes);
-    for (const core::KnownLink& link : KnownLinksOf(*node)) {
-      if (link.bytes_per_second > 0) {
-        rates.bytes_per_second += core::FetchBandwidth(link);
-      }
-    }
+    rates.bytes_per_second += FetchBandwidthOf(epoch, *node);
     const auto made = static_cast<double>(node->counters.recomputed_tokens);
     const double fetched =
         static_cast<double>(node->counters.kv_bytes_read) / KvBytesOfALayer(epoch.config());
