@@ -2,19 +2,41 @@
 #include "compute_node/sparse_int8.h"
 
 #include <algorithm>
+#include <bit>
 
 #include "common/kv_form.h"
 #include "kernels/int8_arena.h"
+#include "plan/token_sets.h"
 
 namespace lamina::compute_node {
+namespace {
+
+// Those of the set's words that are of blocks which a row at this position reads as INT8.
+absl::Span<const uint64_t> ClosedOf(absl::Span<const uint64_t> set, uint32_t position) {
+  static_assert(kInt8BlockTokens == 64, "a word is a block");
+  return set.first(position / kInt8BlockTokens);
+}
+
+}  // namespace
 
 SparseInt8::SparseInt8(WeighedAttention& attention, uint32_t runs_max) : attention_(attention) {
   extents_.reserve(runs_max);
 }
 
-void SparseInt8::Attend(const PieceRows& rows, const plan::FetchPiece& piece, std::byte* data,
-                        absl::Span<const Run> runs) {
+plan::FetchRun SparseInt8::RunOf(const plan::FetchRun& run, absl::Span<const uint64_t> set,
+                                 uint64_t kept) const {
+  return plan::ChosenRun(run, set, kept, /*int8=*/true);
+}
+
+void SparseInt8::Attend(uint32_t /*layer*/, const PieceRows& rows, const plan::FetchPiece& piece,
+                        std::byte* data, absl::Span<const Run> runs) {
   const Int8Piece planes = Int8PieceOf(rows.part(), piece, data);
+  size_t blocks = 0;
+  for (const Run& run : runs) {
+    blocks += run.tokens.chosen_blocks;
+  }
+  chosen_.clear();
+  chosen_.reserve(blocks);  // Items point into it.
   extents_.clear();
   items_.clear();
   const auto visit = [&](bool chosen, auto attend) {
@@ -38,15 +60,22 @@ void SparseInt8::Attend(const PieceRows& rows, const plan::FetchPiece& piece, st
 void SparseInt8::AddChosen(const PieceRows& rows, const Int8Piece& piece, const Run& run,
                            const Place& at) {
   const Extent own{.first_slot = at.open + run.tokens.tail_fetched(), .tokens = run.tokens.tokens};
-  kernels::StoreKv(rows.part(), rows.k(run.row), rows.v(run.row), rows.qkv_stride(), {&own, 1},
-                   piece.k, piece.v, piece.head_stride);
+  const uint32_t row = run.rows.first_row;
+  kernels::StoreKv(rows.part(), rows.k(row), rows.v(row), rows.qkv_stride(), {&own, 1}, piece.k,
+                   piece.v, piece.head_stride);
   const uint32_t closed = run.tokens.chosen_closed;
+  const size_t first_chosen = chosen_.size();
+  for (const uint64_t block : ClosedOf(run.come, run.rows.first_token)) {
+    if (block != 0) {
+      chosen_.push_back(static_cast<uint32_t>(std::popcount(block)));
+    }
+  }
   extents_.push_back({.first_slot = at.int8, .tokens = closed});
   AddItems(rows, run, 0, run.tokens.tokens,
            {.extents = {&extents_.back(), closed > 0 ? 1u : 0u},
             .int8_tokens = closed,
             .tail_slot = at.open,
-            .chosen = run.chosen,
+            .chosen = absl::MakeConstSpan(chosen_).subspan(first_chosen),
             .scale_slot = at.scales});
 }
 
@@ -65,7 +94,7 @@ void SparseInt8::AttendWhole(const PieceRows& rows, const Int8Piece& piece, cons
     const uint32_t block = Int8TokensOf(first);
     const uint32_t next = std::min(end, block + kInt8BlockTokens);
     const Extent slots{.first_slot = at.open + first - block, .tokens = next - first};
-    const uint32_t row = run.row + first - before;
+    const uint32_t row = run.rows.first_row + first - before;
     kernels::StoreKv(part, rows.k(row), rows.v(row), rows.qkv_stride(), {&slots, 1}, piece.k,
                      piece.v, piece.head_stride);
     items_.clear();
@@ -85,13 +114,14 @@ void SparseInt8::AddItems(const PieceRows& rows, const Run& run, uint32_t first,
                           kernels::AttentionItem item) {
   const size_t stride = size_t{run.tokens.before} + run.tokens.tokens;
   const uint32_t plain = run.tokens.tokens - run.weighed;
+  const uint32_t row = run.rows.first_row;
   const auto add = [&](uint32_t from, uint32_t to, float* weights) {
     if (from < to) {
       item.first_position = run.tokens.before + from;
       item.query_tokens = to - from;
-      item.q = rows.q(run.row + from);
+      item.q = rows.q(row + from);
       item.q_stride = rows.qkv_stride();
-      item.out = rows.out(run.row + from);
+      item.out = rows.out(row + from);
       item.out_stride = rows.out_stride();
       items_.push_back({.attention = item, .weights = weights, .stride = stride});
     }

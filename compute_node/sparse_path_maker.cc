@@ -69,14 +69,16 @@ std::string SparsePathMaker::Describe() const {
 
 std::unique_ptr<AttentionPath> SparsePathMaker::Make(const WorkerContext& context) {
   if (int8_.has_value()) {
-    return std::make_unique<SparseAttention>(context, *scratch_, &*int8_, nullptr,
+    return std::make_unique<SparseAttention>(context,
+                                             SparseMemory{.scratch = *scratch_, .int8 = &*int8_},
                                              kernels::Int8KernelOf(kernel_));
   }
   kernels::KvArena* const resident = resident_.has_value() ? &*resident_ : nullptr;
   if (BySpan(context.config)) {
     return std::make_unique<RecentAttention>(context, *scratch_, resident, kernel_);
   }
-  return std::make_unique<SparseAttention>(context, *scratch_, nullptr, resident, kernel_);
+  return std::make_unique<SparseAttention>(
+      context, SparseMemory{.scratch = *scratch_, .resident = resident}, kernel_);
 }
 
 }  // namespace lamina::compute_node

@@ -47,9 +47,10 @@ bool IsWhole(absl::Span<const uint64_t> set, uint32_t tokens) {
   return EndsBefore(set, tokens) && CountTokens(set) == tokens;
 }
 
-FetchRun ChosenRun(const FetchRun& run, absl::Span<const uint64_t> set, uint32_t kept, bool int8) {
+FetchRun ChosenRun(const FetchRun& run, absl::Span<const uint64_t> set, uint64_t kept, bool int8) {
   if (!int8) {
-    return {.before = CountTokens(set) + kept, .tokens = run.tokens, .kept = kept};
+    const auto tokens = static_cast<uint32_t>(kept);
+    return {.before = CountTokens(set) + tokens, .tokens = run.tokens, .kept = tokens};
   }
   if (run.tokens > 1) {
     return {.before = run.before, .tokens = run.tokens};

@@ -79,7 +79,7 @@ bool IsWhole(absl::Span<const uint64_t> set, uint32_t tokens);
 // What comes for a run of which `set` is chosen and has to come, and `kept` more are kept. Where K
 // and V are INT8 none are; one row has tokens of some blocks, consecutive ones attend to all before
 // them (IsWhole()), some of which they may close.
-FetchRun ChosenRun(const FetchRun& run, absl::Span<const uint64_t> set, uint32_t kept, bool int8);
+FetchRun ChosenRun(const FetchRun& run, absl::Span<const uint64_t> set, uint64_t kept, bool int8);
 
 // Says which word and window of a memory node's region the compute node's sets of a lane have.
 class TokenSetWindows {
