@@ -42,7 +42,7 @@ class ResidentTiles {
     uint32_t At(uint32_t tile) const { return tiles[tile - first]; }
   };
 
-  // Of an arena of so many tiles.
+  // The arena has so many tiles.
   ResidentTiles(uint32_t tiles, uint32_t lanes);
 
   // These runs of the lane's step are next; its last one has ended.
