@@ -11,13 +11,13 @@ namespace lamina::compute_node {
 
 SparseForm MakeSparseForm(const plan::EpochConfig& config, const SparseMemory& memory,
                           WeighedAttention& attention) {
-  auto recent = std::make_unique<ResidentKv>(config, memory.resident);
-  std::unique_ptr<SparsePieces> pieces;
   if (memory.int8 != nullptr) {
-    pieces = std::make_unique<SparseInt8>(attention, config.rows_max);
-  } else {
-    pieces = std::make_unique<SparseBf16>(attention, *recent, config.rows_max);
+    auto recent = std::make_unique<ResidentInt8>(config, memory.resident_int8);
+    auto pieces = std::make_unique<SparseInt8>(attention, *recent, config.rows_max);
+    return {.recent = std::move(recent), .pieces = std::move(pieces)};
   }
+  auto recent = std::make_unique<ResidentKv>(config, memory.resident);
+  auto pieces = std::make_unique<SparseBf16>(attention, *recent, config.rows_max);
   return {.recent = std::move(recent), .pieces = std::move(pieces)};
 }
 

@@ -10,6 +10,7 @@
 #include <memory>
 
 #include "compute_node/recent_tokens.h"
+#include "compute_node/resident_int8.h"
 #include "compute_node/sparse_pieces.h"
 #include "compute_node/weighed_attention.h"
 #include "kernels/int8_arena.h"
@@ -20,9 +21,10 @@ namespace lamina::compute_node {
 
 // What a path is given for K and V, each of the epoch's layers.
 struct SparseMemory {
-  kernels::KvArena& scratch;             // Of prompts,
-  kernels::Int8Arena* int8 = nullptr;    // and INT8 of the same tokens; null: K and V are bf16.
-  kernels::KvArena* resident = nullptr;  // For tokens that stay. Null: none does.
+  kernels::KvArena& scratch;               // Prompts are here,
+  kernels::Int8Arena* int8 = nullptr;      // and INT8 of the same tokens; null: K and V are bf16.
+  kernels::KvArena* resident = nullptr;    // For tokens that stay, as bf16. Null: none does.
+  Int8Residents* resident_int8 = nullptr;  // These are in its place with INT8.
 };
 
 struct SparseForm {
