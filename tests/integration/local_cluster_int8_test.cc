@@ -120,6 +120,32 @@ const std::vector<Mode>& Modes() {
          options.chunk_tokens = 100;
          options.scratch_tokens = 50;
        }},
+      // Room for an open block of each of some sequences, and for fewer closed ones than they have.
+      {"fetch_heads_with_resident",
+       [](LocalClusterOptions& options) {
+         options.fetch_bytes = 2 << 20;
+         options.resident_bytes = 256 << 10;
+         options.memory_nodes = 2;
+         options.lanes = 2;
+         options.chunk_tokens = 70;
+       }},
+      {"fetch_heads_with_resident_by_head",
+       [](LocalClusterOptions& options) {
+         options.fetch_bytes = 2 << 20;
+         options.resident_bytes = 1 << 20;
+         options.memory_nodes = 2;
+         options.partition = Partition::kHead;
+         options.scratch_tokens = 40;
+       }},
+      // One head of the longest sequence fits, and one block of each form stays.
+      {"fetch_sparse_with_all_and_a_block_resident",
+       [](LocalClusterOptions& options) {
+         options.fetch_bytes = 200 << 10;
+         options.sparse_ratio = 1;
+         options.resident_bytes = 60 << 10;
+         options.chunk_tokens = 100;
+         options.scratch_tokens = 50;
+       }},
       {"local", [](LocalClusterOptions& options) { options.local = true; }},
       {"local_small_chunks", [](LocalClusterOptions& options) {
          options.local = true;
