@@ -190,7 +190,7 @@ size_t PieceBytes(const FetchPiece& piece, uint32_t head_dim, uint32_t activatio
 size_t FilledBytes(const FetchPiece& piece, uint32_t head_dim, KvForm form) {
   const size_t slot = KvHeadBytes(head_dim, KvForm::kBF16);
   if (form == KvForm::kBF16) {
-    return piece.heads.count * piece.filled * slot;
+    return size_t{piece.heads.count} * piece.filled * slot;
   }
   const size_t scales = Int8ScalesOfSlot(head_dim) * kScaleBytes;
   return piece.heads.count * (piece.filled * (KvHeadBytes(head_dim, KvForm::kInt8) - scales) +

@@ -69,11 +69,11 @@ FetchRun ChosenRun(const FetchRun& run, absl::Span<const uint64_t> set, uint64_t
 
 Int8Tokens Int8Tokens::Of(const FetchRun& run, absl::Span<const uint64_t> set) {
   static_assert(kInt8BlockTokens == 64, "a word is a block");
-  const auto closed = set.first(Int8TokensOf(run.before) / kInt8BlockTokens);
-  return {.closed = CountTokens(closed),
-          .blocks = static_cast<uint32_t>(
-              std::count_if(closed.begin(), closed.end(), [](uint64_t word) { return word != 0; })),
-          .open = CountTokens(set.subspan(closed.size()))};
+  const auto whole = set.first(Int8TokensOf(run.before) / kInt8BlockTokens);
+  const auto some = [](uint64_t word) { return word != 0; };
+  return {.closed = CountTokens(whole),
+          .blocks = static_cast<uint32_t>(std::count_if(whole.begin(), whole.end(), some)),
+          .open = CountTokens(set.subspan(whole.size()))};
 }
 
 Int8Tokens Int8Tokens::FromWord(uint64_t word) {
