@@ -71,12 +71,14 @@ def signal_group(process, number):
 
 def end(process):
     """Tells it and all that it has started to end; then it has END_SECONDS. What is left is killed, also of one that has ended by itself."""
-    if process.poll() is None:
-        signal_group(process, signal.SIGTERM)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(END_SECONDS)
-    signal_group(process, signal.SIGKILL)
-    process.wait()
+    try:
+        if process.poll() is None:
+            signal_group(process, signal.SIGTERM)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(END_SECONDS)
+    finally:  # Whoever loses patience ends this wait, and leaves nothing either.
+        signal_group(process, signal.SIGKILL)
+        process.wait()
 
 
 def run(name, seconds_max, arguments):

@@ -82,14 +82,14 @@ class Running:
                               capture_output=True, text=True, check=False)
         return json.loads(done.stdout) if done.returncode == 0 else {}
 
-    def begin_load(self, rows, context, policy=None, draws=()):
-        """A closed load of `rows` requests, whose answers outlast all prompts and the measurement. `policy`: of a cluster with several.
-        `draws`: flags of `lamina bench` that say how tokens are drawn."""
+    def begin_load(self, rows, context, policy=None, draws=(), answer_tokens=None):
+        """A closed load of `rows` requests, whose answers outlast all prompts and the measurement, or have so many tokens. `policy`: of a cluster with
+        several. `draws`: flags of `lamina bench` that say how tokens are drawn."""
         self.load_rows = rows
         self.first_tokens_before = self.first_tokens()
         self.load = subprocess.Popen(
             [BIN / "lamina", "bench", "--json", "--server", self.address, "--concurrency", str(rows), "--requests",
-             str(rows), "--input-tokens", str(context), "--output-tokens", str(self.answer_tokens(context)),
+             str(rows), "--input-tokens", str(context), "--output-tokens", str(answer_tokens or self.answer_tokens(context)),
              *(["--policy", policy] if policy else []), *draws],
             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
@@ -277,20 +277,27 @@ class Cluster(Running):
     def __enter__(self):
         need("lamina", *{program for program, _ in self.names})
         need_model(self.model_path)
+        try:
+            self.start()
+        except BaseException:  # Whoever ends it meanwhile, with a signal too: `with` ends only what was entered.
+            self.__exit__()
+            raise
+        return self
+
+    def start(self):
         for program, name in self.names:
-            log = open(pathlib.Path(self.folder.name) / f"{name}.log", "wb")
-            self.processes.append(subprocess.Popen(
-                [BIN / program, "--cluster", self.config, "--name", name], stdout=log, stderr=log))
+            with open(pathlib.Path(self.folder.name) / f"{name}.log", "wb") as log:
+                self.processes.append(subprocess.Popen(
+                    [BIN / program, "--cluster", self.config, "--name", name], stdout=log, stderr=log))
         deadline = time.monotonic() + START_SECONDS_MAX
         while time.monotonic() < deadline:
             if self.status().get("state") == "serving":
-                return self
+                return
             if any(process.poll() is not None for process in self.processes):
                 break  # Its log says why.
             time.sleep(0.2)
         logs = "".join((pathlib.Path(self.folder.name) / f"{n}.log").read_text()[-500:]
                        for _, n in self.names)
-        self.__exit__()
         raise RuntimeError(f"the cluster did not start (it has {START_SECONDS_MAX} s for it):\n{logs}")
 
     def __exit__(self, *_):

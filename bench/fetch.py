@@ -10,7 +10,7 @@ time of a step is that of its bytes; with `ucx` and `verbs` the stream is compar
 lamina-bench-transport has most, before and after the cluster has run: with puts of bytes that come from memory, out of --copy MiB, as the
 stream's do, and with puts of bytes that stay in the last cache. --attending 8x1024 measures something else: how fast the attention of so
 many rows in another lane reads while the stream runs, against a copy of the same rate in its place (fetch_attention.py). --resident keeps K and V of recent tokens on the compute node, in so many bytes, one after the other:
---resident 0,32MiB.
+--resident 0,32MiB. A cluster that serves already (--server) has its own form, link and bytes that stay, and no bound, which is another machine's.
 """
 
 import argparse
@@ -30,6 +30,7 @@ WINDOW = f"{WINDOW_MIB}MiB"
 COPIES = 5
 PUT_ROUNDS = 3
 SHARE = 0.85  # Of the copy, and of puts from memory over ucx and verbs.
+AS_IT_IS = "as its file says"  # What is not known of a cluster that serves already.
 
 
 def copy_rate(mebibytes):
@@ -102,21 +103,26 @@ def measure(arguments, form, resident, rows, context):
 
 
 def report(points, copy, puts):
-    """Of points that have been measured; adds their shares of the bounds."""
+    """Of points that have been measured; adds their shares of the bounds. `copy`, `puts`: None without them."""
     of_puts = f", puts {puts['memory'] / 1e9:.1f} GB/s from memory and {puts['cache'] / 1e9:.1f} from the last cache" if puts else ""
-    print(f"plain copy {copy / 1e9:.1f} GB/s{of_puts}\n")
-    columns = ["kv", "resident", "rows", "context", "tokens/s", "ms a step", "of it streaming", "stream, GB/s", "of a copy"] + (["of puts", "of puts from the cache"] if puts else [])
+    if copy:
+        print(f"plain copy {copy / 1e9:.1f} GB/s{of_puts}\n")
+    columns = ["kv", "resident", "rows", "context", "tokens/s", "ms a step", "of it streaming", "stream, GB/s"]
+    columns += (["of a copy"] if copy else []) + (["of puts", "of puts from the cache"] if puts else [])
     print(f"| {' | '.join(columns)} |\n" + "|---" * len(columns) + "|")
     for point in points:
-        point["of_copy"] = point["bytes_per_second"] / copy
         row = [point["kv"], point["resident"], point["rows"], point["context"], f"{point['tokens_per_second']:.1f}", f"{1e3 * point['step_s']:.1f}",
-               f"{point['streaming']:.2f}", f"{point['bytes_per_second'] / 1e9:.1f}", f"{point['of_copy']:.2f}"]
+               f"{point['streaming']:.2f}", f"{point['bytes_per_second'] / 1e9:.1f}"]
+        if copy:
+            point["of_copy"] = point["bytes_per_second"] / copy
+            row.append(f"{point['of_copy']:.2f}")
         if puts:
             point["of_puts"] = point["bytes_per_second"] / puts["memory"]
             point["of_cached_puts"] = point["bytes_per_second"] / puts["cache"]
             row += [f"{point['of_puts']:.2f}", f"{point['of_cached_puts']:.2f}"]
         print(f"| {' | '.join(map(str, row))} |")
-    print(f"\nAsked: {SHARE} of {'puts from memory' if puts else 'a copy'}.")
+    if copy:
+        print(f"\nAsked: {SHARE} of {'puts from memory' if puts else 'a copy'}.")
 
 
 def write(path, figures):
@@ -149,8 +155,12 @@ def main():
         fetch_attention.report(points)
         write(arguments.json, {"points": points})
         return
-    link = "" if arguments.server else arguments.link
-    before, puts = copy_rate(arguments.copy), put_rates(link, arguments.copy, arguments.put_messages)
+    if arguments.server:
+        points = [measure(arguments, AS_IT_IS, AS_IT_IS, *point) for point in rows_and_contexts]
+        report(points, None, None)
+        write(arguments.json, {"server": arguments.server, "points": points})
+        return
+    before, puts = copy_rate(arguments.copy), put_rates(arguments.link, arguments.copy, arguments.put_messages)
     points = [
         measure(arguments, form, resident, *point)
         for point in rows_and_contexts
@@ -159,7 +169,7 @@ def main():
     ]
     copy = max(before, copy_rate(arguments.copy))
     if puts:
-        after = put_rates(link, arguments.copy, arguments.put_messages)
+        after = put_rates(arguments.link, arguments.copy, arguments.put_messages)
         puts = {source: max(rate, after[source]) for source, rate in puts.items()}
     report(points, copy, puts)
     write(arguments.json, {"copy_bytes_per_second": copy, "put_bytes_per_second": puts, "points": points})

@@ -81,11 +81,15 @@ def bounds_text(limits):
             f"GEMM {limits['gemm_flops_per_second'] / 1e12:.2f} TFLOP/s on one core")
 
 
+def forms_of(node):
+    """The forms in which a compute node holds its weights, in its own words."""
+    return node.get("kernels", "").partition(", weights ")[2]
+
+
 def read_weights(node):
     """Bytes of a compute node's weights that a pass over all layers reads. With INT8 the embedding lies there as bf16 too, next to the
     LM head made of it, and no pass reads it."""
-    forms = node.get("kernels", "").partition(", weights ")[2]
-    return node["weight_bytes"] - (EMBEDDING_BYTES if re.search(r"\bint8\b", forms) else 0)
+    return node["weight_bytes"] - (EMBEDDING_BYTES if re.search(r"\bint8\b", forms_of(node)) else 0)
 
 
 def lanes_of(choice):

@@ -24,13 +24,14 @@ from programs import program
 
 MODEL = cluster.MODEL.stem
 LIMIT_SECONDS = 600
+LANES = 2
 
 
 class GatewayCluster(cluster.Cluster):
     """With a gateway; `cores` are for it, the coordinator and the clients, empty for any."""
 
     def __init__(self, running_max, cores, **keys):
-        super().__init__(lanes=2, running_max=running_max, memory_nodes=1, coordinator_cores=cores, **keys)
+        super().__init__(lanes=LANES, running_max=max(running_max, LANES), memory_nodes=1, coordinator_cores=cores, **keys)
         self.gateway = f"127.0.0.1:{cluster.free_port()}"
         self.model = MODEL
         self.client = ["taskset", "-c", cores] if cores else []

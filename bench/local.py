@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Memory nodes against policy local, on the same cores, in turns of one run.
 
-How turns are taken: turns.py.
+How turns are taken: turns.py. All sides hold weights in the form of --weights, bf16 by default: left to themselves, one node may keep the file's
+blocks and two pools bf16.
 
   tax    compute and memory node on the same cores, one lane, over shm, against policy local on these cores: what it costs
          that attention is another process. tax = step over shm / step of policy local - 1
@@ -17,16 +18,21 @@ import json
 import cluster
 import processor
 import remote
-from turns import Side, compare, points, print_parts
+from turns import Side, add_weights, compare, form_of, points, print_parts
+
+
+def keys_of(arguments):
+    """What all sides have alike."""
+    return {"capacity": arguments.capacity, "weights": form_of(arguments)}
 
 
 def tax(arguments):
     cores = arguments.cores
     print(f"tax: cores {cores} for all, one lane")
     rows_out = []
-    with Side("shm", lanes=1, compute_cores=cores, memory_cores=cores, memory_nodes=1,
-              capacity=arguments.capacity) as shm, \
-            Side("local", lanes="auto", compute_cores=cores, local=True, capacity=arguments.capacity) as local:
+    keys = keys_of(arguments)
+    with Side("shm", lanes=1, compute_cores=cores, memory_cores=cores, memory_nodes=1, **keys) as shm, \
+            Side("local", lanes="auto", compute_cores=cores, local=True, **keys) as local:
         for rows, context in arguments.tax_points:
             found = compare([shm, local], rows, context, arguments.turns, arguments.seconds)
             rows_out.append(found)
@@ -41,9 +47,10 @@ def tax(arguments):
 def pools(arguments):
     print("pools: compute on core 0, memory on core 1, one lane and two, against local on both cores")
     rows_out = []
-    with Side("one lane", lanes=1, memory_nodes=1, capacity=arguments.capacity) as one, \
-            Side("two lanes", lanes=2, memory_nodes=1, capacity=arguments.capacity) as two, \
-            Side("local", lanes="auto", compute_cores="0-1", local=True, capacity=arguments.capacity) as local:
+    keys = keys_of(arguments)
+    with Side("one lane", lanes=1, memory_nodes=1, **keys) as one, \
+            Side("two lanes", lanes=2, memory_nodes=1, **keys) as two, \
+            Side("local", lanes="auto", compute_cores="0-1", local=True, **keys) as local:
         for rows, context in arguments.pool_points:
             found = compare([one, two, local], rows, context, arguments.turns, arguments.seconds)
             rows_out.append(found)
@@ -71,6 +78,7 @@ def main():
     parser.add_argument("--turns", type=int, default=6)
     parser.add_argument("--seconds", type=float, default=3.0, help="of a turn")
     parser.add_argument("--capacity", default="3GiB", help="for KV, of each cluster")
+    add_weights(parser)
     cluster.add_server(parser)
     arguments = parser.parse_args()
     for part in arguments.parts:
@@ -84,7 +92,7 @@ def main():
     found = {part: PARTS[part](arguments) for part in arguments.parts}
     if arguments.json:
         with open(arguments.json, "w", encoding="utf-8") as out:
-            json.dump({"machine": processor.machine(), "turn_seconds": arguments.seconds, **found}, out, indent=1)
+            json.dump({"machine": processor.machine(), "weights": arguments.weights, "turn_seconds": arguments.seconds, **found}, out, indent=1)
 
 
 if __name__ == "__main__":

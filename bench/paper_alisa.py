@@ -14,7 +14,6 @@ import itertools
 import json
 import math
 import pathlib
-import statistics
 import subprocess
 
 import cluster
@@ -80,8 +79,9 @@ def row(form, pattern, ratio, found, dense, wanted):
 
 
 def step_seconds(fetch, arguments, form):
+    """At the context asked for: answers of fast steps grow more while they are measured."""
     with cluster.Cluster(1, memory_nodes=1, fetch=fetch, transport=arguments.link, sequence_tokens_max=2048, kv_form=form) as running:
-        return statistics.median(arguments.rows / one.tokens_per_second for one in running.decode_stretches(arguments.rows, arguments.context))
+        return running.row_seconds(arguments.rows, arguments.context)
 
 
 def speed(arguments):

@@ -15,6 +15,7 @@ pipeline; the simulation (pipeline_model.py) slows its units so while both devic
 Below each point: where the steps of one lane and of two went, by the nodes' own counters; waiting is what the bound leaves out.
 With --vocabulary N the model is not the quick start's but one of its shape with N tokens and random weights
 (small_vocabulary.py): the LM head, during which a single lane's memory node has nothing to do, is nearly gone.
+All sides hold weights in the form of --weights; lamina-bench-contention multiplies bf16.
 """
 
 import argparse
@@ -27,7 +28,7 @@ import processor
 import pipeline_model
 import remote
 import small_vocabulary
-from turns import Side, compare, points, words
+from turns import Side, add_weights, compare, form_of, points, words
 from programs import program
 
 LAYERS = 30
@@ -90,6 +91,7 @@ def main():
     parser.add_argument("--turns", type=int, default=4)
     parser.add_argument("--seconds", type=float, default=2.0, help="of a turn")
     parser.add_argument("--capacity", default="2GiB", help="for KV, of each cluster")
+    add_weights(parser)
     parser.add_argument("--vocabulary", type=int, default=small_vocabulary.QUICK_START, help="of a random model")
     cluster.add_server(parser)
     arguments = parser.parse_args()
@@ -101,7 +103,7 @@ def main():
           f" {'gain':>6} {'bound':>6} {'of bound':>9}")
     measured = []
     with small_vocabulary.model(arguments.vocabulary) as model:
-        keys = {"memory_nodes": 1, "chunks": 1, "capacity": arguments.capacity, "model": model}
+        keys = {"memory_nodes": 1, "chunks": 1, "capacity": arguments.capacity, "model": model, "weights": form_of(arguments)}
         with Side("one lane", lanes=1, **keys) as one, Side("half", row_share=0.5, lanes=1, **keys) as half, \
                 Side("two lanes", lanes=2, **keys) as two:
             for rows, context in arguments.points:
@@ -116,7 +118,7 @@ def main():
                     print(f"    {side.name}: {words(point['parts_ms'][side.name])}", flush=True)
     if arguments.json:
         with open(arguments.json, "w", encoding="utf-8") as out:
-            json.dump({"machine": processor.machine(), "points": measured}, out, indent=1)
+            json.dump({"machine": processor.machine(), "weights": arguments.weights, "points": measured}, out, indent=1)
 
 
 if __name__ == "__main__":

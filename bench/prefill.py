@@ -48,7 +48,7 @@ def measure(arguments, name, chunk, prefill_cores):
             answer = json.loads(long.communicate()[0])
         finally:
             readers.end()
-        row = {"mode": name, "chunk_tokens": chunk, "prefill_cores": prefill_cores, "prompt": answer.get("usage"),
+        row = {"mode": name, "chunk_tokens": chunk, "prefill_cores": prefill_cores, "prompt_tokens": answer["prompt_tokens"],
                "first_token_seconds": end - begin, "quiet": summary(readers.gaps(quiet_begin, begin)),
                "during": summary(readers.gaps(begin, end))}
     quiet, during = row["quiet"], row["during"]

@@ -80,6 +80,11 @@ json=()
 if [[ "${1:-}" == "--json" ]]; then
   [[ $# -ge 2 ]] || { echo "--json needs a file" >&2; exit 2; }
   json=(--json "$(realpath -m "$2")")
+  # A suite may take hours until it writes its figures.
+  if [[ -d ${json[1]} || ! -w $(dirname "${json[1]}") ]]; then
+    echo "--json $2: it is a folder, or its folder is not there or cannot be written to" >&2
+    exit 2
+  fi
   shift 2
 fi
 [[ "${1:-}" == "--" ]] && shift

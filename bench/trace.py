@@ -19,10 +19,20 @@ EDGE_SECONDS = 0.3  # Of each window: until recording has begun, and before it e
 
 
 def tokens_per_second(running, seconds):
-    before, start = running.tokens_generated(), time.monotonic()
+    """From the end of one step to that of another."""
+    start, before = running.step_end()
     time.sleep(seconds)
-    after, end = running.tokens_generated(), time.monotonic()
+    end, after = running.step_end()
     return (after - before) / (end - start)
+
+
+def begin(running, arguments):
+    """All rows decode when it returns, and do so for all turns."""
+    longest = None if arguments.server else cluster.SEQUENCE_TOKENS_MAX - arguments.context
+    running.begin_load(arguments.rows, arguments.context, answer_tokens=longest)
+    while not running.all_decode():
+        time.sleep(0.1)
+    time.sleep(cluster.SETTLE_SECONDS)
 
 
 def traced(running, seconds, path):
@@ -48,15 +58,8 @@ def main():
     subprocess.run([program("lamina-bench-interval")], check=True)
     with cluster.Remote(arguments.server) if arguments.server else cluster.Cluster(lanes=2) as running, \
             tempfile.TemporaryDirectory(prefix="lamina-trace-") as folder:
-        tokens_before = running.tokens_generated()
-        load = subprocess.Popen(
-            [program("lamina"), "bench", "--server", running.address, "--concurrency",
-             str(arguments.rows), "--requests", str(arguments.rows), "--input-tokens",
-             str(arguments.context), "--output-tokens", "2000" if arguments.server else "8000"],
-            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        begin(running, arguments)
         try:
-            while not running.tokens_generated() > tokens_before + 4 * arguments.rows:
-                time.sleep(0.1)
             path = f"{folder}/trace.json"
             ratios, rates, events = [], {"off": [], "on": []}, []
             errors, shifts = [], []
@@ -72,9 +75,9 @@ def main():
                 errors.append(max(node["clock_error_us"] for node in nodes))
                 shifts.append(max(abs(node["clock_shift_us"]) for node in nodes))
         finally:
-            load.terminate()
-            load.wait()
-    figures = {"off": statistics.median(rates["off"]), "on": statistics.median(rates["on"]),
+            running.kill_load()
+    figures = {"machine": processor.machine(), "rows": arguments.rows, "context": arguments.context,
+               "off": statistics.median(rates["off"]), "on": statistics.median(rates["on"]),
                "ratio": statistics.median(ratios), "ratios": sorted(ratios),
                "events": statistics.median(events), "clock_error_us": statistics.median(errors),
                "clock_shift_us": statistics.median(shifts)}

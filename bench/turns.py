@@ -4,7 +4,8 @@
 All are started and given the same load: closed, so many rows of so much context. Then they decode in turns of some seconds each;
 in the others' turns a cluster's processes are stopped (SIGSTOP), so that it takes nothing from the cores, and what disturbs
 the machine disturbs all. A turn's step is its time by its steps, from one step's end to another's. Of the ratios of
-neighbouring turns the median counts; the range shows the noise. What a cluster that was stopped has measured of itself, times of
+neighbouring turns the median counts; the range shows the noise. From the second turn on a faster cluster has a shorter one, so that the
+rows of all get as many tokens and attend to as many. What a cluster that was stopped has measured of itself, times of
 slices or links, is wrong: what it would decide by them has to be given.
 """
 
@@ -13,6 +14,7 @@ import statistics
 import time
 
 import cluster
+from floor import forms_of
 
 SILENCE_SECONDS = 6.0  # Of a cluster whose turn it is not, at most: a node that is silent for 10 s is dropped.
 ALIVE_SECONDS = 0.4  # For the nodes of one that waits to report.
@@ -28,6 +30,16 @@ def points(text):
     return [point(part) for part in text.split(",")]
 
 
+def add_weights(parser):
+    parser.add_argument("--weights", choices=("bf16", "packed", "auto"), default="bf16",
+                        help="form of all sides' weights; auto: as each chooses when it starts, which may differ (default bf16)")
+
+
+def form_of(arguments):
+    """--weights as a key of clusters."""
+    return None if arguments.weights == "auto" else arguments.weights
+
+
 class Side:
     """A cluster that runs in its turns alone."""
 
@@ -36,6 +48,8 @@ class Side:
         self.name = name
         self.row_share = row_share
         self.draws = draws
+        self.chooses_weights = keys.get("weights") is None
+        self.weights = ""  # The forms in which its compute node held them in its last turn.
         self.running = cluster.Cluster(**keys)
 
     def __enter__(self):
@@ -59,6 +73,7 @@ class Side:
         self.resume()
         time.sleep(SETTLE_SECONDS)
         stretch = self.running.stretch(seconds)
+        self.weights = next((forms_of(node) for node in self.running.status().get("nodes", []) if node["role"] == "compute"), "")
         self.pause()
         return stretch
 
@@ -109,14 +124,29 @@ def milliseconds(stretches, step):
             for node, parts in mean.items()}
 
 
+def seconds_of_turns(sides, stretches, seconds):
+    """{side: seconds of its next turn} in which a row of each gets as many tokens. The slowest has so many seconds."""
+    steps = {side.name: statistics.median(side.running.load_rows / one.tokens_per_second for one in stretches[side.name]) for side in sides}
+    return {name: seconds * step / max(steps.values()) for name, step in steps.items()}
+
+
+def warn_of_forms(sides):
+    """Where sides that choose the forms of their weights have not chosen alike: each does so by what it measures when it starts."""
+    if all(side.chooses_weights for side in sides) and len({side.weights for side in sides}) > 1:
+        print("    weights differ, and ratios are of that too: " + "; ".join(f"{side.name} {side.weights}" for side in sides), flush=True)
+
+
 def compare(sides, rows, context, turns, seconds):
     """Of each side the step, its parts, and the ratios of its step to the last side's in neighbouring turns."""
     begin(sides, rows, context)
     stretches = {side.name: [] for side in sides}
+    spans = {side.name: seconds for side in sides}
     for i in range(turns):
         # Of three, turning the order round would leave the outer ones silent for four turns.
         for side in sides[::-1] if i % 2 == 1 and len(sides) == 2 else sides:
-            stretches[side.name].append(side.turn(seconds))
+            stretches[side.name].append(side.turn(spans[side.name]))
+        spans = seconds_of_turns(sides, stretches, seconds)
+    warn_of_forms(sides)
     steps = {side.name: [side.running.load_rows / one.tokens_per_second for one in stretches[side.name]]
              for side in sides}
     found = {"rows": rows, "context": context}
@@ -127,7 +157,7 @@ def compare(sides, rows, context, turns, seconds):
         found[side.name] = {
             "step_ms": step * 1e3, "tokens_per_second": side.running.load_rows / step, "ratio": statistics.median(ratios),
             "ratios": ratios, "parts_ms": milliseconds(stretches[side.name], step),
-            "context_tokens": statistics.median(one.context_tokens for one in stretches[side.name])}
+            "context_tokens": statistics.median(one.context_tokens for one in stretches[side.name]), "weights": side.weights}
     end(sides)
     return found
 

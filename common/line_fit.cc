@@ -8,42 +8,59 @@ namespace lamina {
 namespace {
 
 // A bucket's mean forgets what is this many samples old.
-constexpr uint32_t kMemory = 32;
+constexpr double kMemory = 32;
+
+// A bucket weighs what it did until so many samples came without it, and a tenth of that at ten
+// times as many. One lane of 32 layers makes them in 34 steps at a memory node, whose layers are
+// samples, and in 1,024 at a compute node, whose steps are.
+constexpr double kFresh = 1024;
+
+// The origin of a proportional line weighs much less than buckets that still come, and as much as
+// one of kMemory samples that came last 131,072 samples ago.
+constexpr double kOrigin = 0.25;
 
 }  // namespace
 
 void LineFit::Add(double size, double value) {
   const auto whole = static_cast<uint64_t>(std::min(size, 4294967295.0));
   Bucket& bucket = buckets_[static_cast<size_t>(std::bit_width(whole))];
-  bucket.samples = std::min(bucket.samples + 1, kMemory);
+  bucket.samples = std::min(WeightOf(bucket) + 1, kMemory);
   bucket.size += (size - bucket.size) / bucket.samples;
   bucket.value += (value - bucket.value) / bucket.samples;
-  ++samples_;
+  bucket.latest = ++samples_;
+}
+
+double LineFit::WeightOf(const Bucket& bucket) const {
+  return bucket.samples * kFresh / std::max(kFresh, static_cast<double>(samples_ - bucket.latest));
 }
 
 LineFit::Values LineFit::Line(bool proportional) const {
-  double count = 0;
+  const double origin = proportional && buckets_[0].samples == 0 ? kOrigin : 0;
+  int points = origin > 0 ? 1 : 0;
+  double weight = origin;
   double size = 0;
   double value = 0;
   for (const Bucket& bucket : buckets_) {
     if (bucket.samples > 0) {
-      count += 1;
-      size += bucket.size;
-      value += bucket.value;
+      ++points;
+      weight += WeightOf(bucket);
+      size += WeightOf(bucket) * bucket.size;
+      value += WeightOf(bucket) * bucket.value;
     }
   }
-  size /= count;
-  value /= count;
-  double variance = 0;
-  double covariance = 0;
+  size /= weight;
+  value /= weight;
+  double variance = origin * size * size;
+  double covariance = origin * size * value;
   for (const Bucket& bucket : buckets_) {
     if (bucket.samples > 0) {
-      variance += (bucket.size - size) * (bucket.size - size);
-      covariance += (bucket.size - size) * (bucket.value - value);
+      const double off = WeightOf(bucket) * (bucket.size - size);
+      variance += off * (bucket.size - size);
+      covariance += off * (bucket.value - value);
     }
   }
-  if (count < 2 || variance == 0) {
-    return proportional && size > 0 ? Values{.slope = value / size} : Values{.fixed = value};
+  if (points < 2 || variance == 0) {
+    return {.fixed = value};
   }
   const double slope = std::max(0.0, covariance / variance);
   const double fixed = value - slope * size;

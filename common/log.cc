@@ -97,11 +97,10 @@ spdlog::logger& Logger() {
   return *logger;
 }
 
-// Set before there are other threads.
 struct Form {
-  std::string process_name;
-  bool json = false;
-  bool times = true;
+  std::string process_name;  // Set before there are other threads.
+  std::atomic<bool> json = false;
+  std::atomic<bool> times = true;
 };
 Form& TheForm() {
   static Form* const form = new Form();  // Never destroyed: logs are written until the end.
@@ -156,7 +155,10 @@ void TellOfLostLines(uint64_t lines) {
 }  // namespace
 
 void SetUpLogging(absl::string_view process_name, LogLevel least) {
-  TheForm().process_name = std::string(process_name);
+  // Daemons set the same name again once the log has its thread, which may read it.
+  if (TheForm().process_name != process_name) {
+    TheForm().process_name = std::string(process_name);
+  }
   SetPattern();
   Logger().set_level(ToSpdlog(least));
 }

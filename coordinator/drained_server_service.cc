@@ -3,6 +3,9 @@
 
 namespace lamina::coordinator {
 
+// Without effect on a server that has ended.
+DrainedServer::~DrainedServer() { server_.Shutdown(std::chrono::system_clock::now()); }
+
 void DrainedServer::Stop() {
   engine_.Drain([drained = drained_] { drained->set_value(); });
 }

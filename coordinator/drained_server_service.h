@@ -22,6 +22,11 @@ class DrainedServer {
  public:
   // Both must outlive it and every call of Stop().
   DrainedServer(Engine& engine, grpc::Server& server) : engine_(engine), server_(server) {}
+  // Ends the server at once if Wait() has not, as where something else could not start: the
+  // library's own end would wait for streams of nodes, which do not end.
+  ~DrainedServer();
+  DrainedServer(const DrainedServer&) = delete;
+  DrainedServer& operator=(const DrainedServer&) = delete;
 
   // Refuses new requests and lets Wait() go on when the running ones have finished. Once, from any
   // thread; does not wait.

@@ -85,7 +85,7 @@ class Engine {
   // --- Timelines ---
   // Everybody records for `length`.
   void StartTrace(Nanos length, std::function<void()> done);
-  // The coordinator's own part; the nodes are asked for theirs.
+  // The coordinator's own part; the nodes are asked for theirs, as TraceLog::Collect() says.
   void CollectTrace(std::function<void(EngineTrace)> done);
   // Errors: kUnavailable  the node's part has not come yet.
   //         kNotFound     there is no such node.

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -452,7 +453,7 @@ EngineStatus Engine::Impl::Status() {
 
 EngineTrace Engine::Impl::TakeTrace() {
   const core::Membership& membership = members.membership();
-  const uint64_t id = trace.Collect(clock.Now());
+  const std::optional<uint64_t> ask = trace.Collect(clock.Now());
   EngineTrace taken = trace.Take(requests.Running());
   taken.epoch = membership.epoch();
   for (const core::Member* member : membership.compute_members()) {
@@ -463,8 +464,10 @@ EngineTrace Engine::Impl::TakeTrace() {
   for (const core::Member* member : membership.memory_members()) {
     taken.memory_nodes.push_back(member->name);
   }
-  for (const auto& [name, node] : members.nodes().all()) {
-    node.port->CollectTrace(id);
+  if (ask.has_value()) {
+    for (const auto& [name, node] : members.nodes().all()) {
+      node.port->CollectTrace(*ask);
+    }
   }
   return taken;
 }

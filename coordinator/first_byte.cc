@@ -5,6 +5,7 @@
 #include <sys/eventfd.h>
 #include <sys/socket.h>
 
+#include <cerrno>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -15,6 +16,7 @@ namespace {
 
 constexpr unsigned char kTlsHandshake = 22;  // The first byte of a TLS connection.
 constexpr int kLookMillis = 1000;            // At those who wait too long.
+constexpr int kPauseMillis = 100;            // Where poll() fails.
 
 }  // namespace
 
@@ -53,8 +55,9 @@ void FirstByte::Run() {
     for (const Waiting& each : waiting) {
       wanted.push_back({.fd = each.connection.get(), .events = POLLIN, .revents = 0});
     }
-    if (poll(wanted.data(), wanted.size(), waiting.empty() ? -1 : kLookMillis) < 0) {
-      continue;
+    if (poll(wanted.data(), wanted.size(), waiting.empty() ? -1 : kLookMillis) < 0 &&
+        errno != EINTR) {
+      poll(nullptr, 0, kPauseMillis);  // There is no memory, or the limit on files was lowered.
     }
     const Nanos now = RealClock().Now();
     for (size_t i = waiting.size(); i > 0; --i) {

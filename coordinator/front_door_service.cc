@@ -24,6 +24,11 @@ void FrontDoor::AddTo(grpc::ServerBuilder& builder, int streams_max,
       grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD, credentials);
   builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, kHandshakeMillis);
   builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, streams_max);
+  // The library bounds a message before it decompresses it, and not what comes out, which may be a
+  // thousand times as large: so it decompresses nothing, and says so to who asks for it.
+  builder.SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_DEFLATE, /*enabled=*/false);
+  builder.SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_GZIP, /*enabled=*/false);
+  builder.AddChannelArgument(GRPC_ARG_ENABLE_PER_MESSAGE_DECOMPRESSION, 0);
 }
 
 void FrontDoor::Start() {

@@ -28,8 +28,8 @@ class FrontDoor {
   static absl::StatusOr<std::unique_ptr<FrontDoor>> Open(const std::string& listen,
                                                          bool tls = false);
 
-  // Has the server take connections from here, each with up to `streams_max` calls at a time.
-  // Once, before it is built.
+  // Has the server take connections from here, each with up to `streams_max` calls at a time. A
+  // call whose messages are compressed ends with UNIMPLEMENTED. Once, before it is built.
   void AddTo(grpc::ServerBuilder& builder, int streams_max,
              const std::shared_ptr<grpc::ServerCredentials>& credentials);
   // Lets them in. After the server was built.

@@ -223,6 +223,9 @@ void JournaledRequests::Submit(Left& left) {
 
 bool JournaledRequests::IsOver(Left& left, bool too_late) {
   if (left.waits() && left.answer->gone()) {
+    if (server_ends_) {
+      left.journaled->LeaveOpen();
+    }
     left.answer->OnDone(absl::CancelledError("the client has gone"));
     return true;
   }
@@ -299,6 +302,13 @@ grpc::ServerWriteReactor<v1::ScoreUpdate>* JournaledRequests::AttachScore(
   call->SetPrompt(left.spec.prompt);
   left.answer->Connect(call, [call] { return call->IsCancelled(); }, {});
   return reactor;
+}
+
+void JournaledRequests::LeaveOpen() {
+  const std::lock_guard lock(mutex_);
+  // Clients that have gone before did so themselves.
+  std::erase_if(left_, [this](auto& left) { return IsOver(left.second, /*too_late=*/false); });
+  server_ends_ = true;
 }
 
 bool JournaledRequests::Cancel(const std::string& request_id) {

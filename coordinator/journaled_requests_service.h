@@ -82,6 +82,11 @@ class JournaledRequests {
   grpc::ServerWriteReactor<v1::ScoreUpdate>* AttachScore(grpc::CallbackServerContext* context,
                                                          const v1::AttachRequest& request);
 
+  // The server ends, and with it the streams of clients that are there: a request that waits does
+  // not end with its client from now on, and stays in the journal. Those of clients that have gone
+  // before end.
+  void LeaveOpen();
+
   // Ends the request of that id if the engine was not given it yet; its client is told, also if it
   // comes later. Whether there was one.
   bool Cancel(const std::string& request_id);
@@ -125,6 +130,7 @@ class JournaledRequests {
   std::mutex mutex_;
   std::condition_variable changed_;
   std::map<std::string, Left> left_;  // By id.
+  bool server_ends_ = false;
   bool stopped_ = false;
   std::thread thread_;
 };

@@ -196,7 +196,7 @@ absl::Status Serve(const daemon::DaemonFlags& flags) {
   if (server == nullptr) {
     return absl::InternalError("the gRPC server did not start");
   }
-  (*door)->Start();
+  coordinator::DrainedServer drained(engine, *server);
   const std::string address = WithPort(listen, (*door)->port());
   LogInfo("listening on ", address, " model ", model.config.name, " waiting for ",
           options.nodes.size(), " nodes");
@@ -215,7 +215,9 @@ absl::Status Serve(const daemon::DaemonFlags& flags) {
                   config.ports));
   }
   LAMINA_RETURN_IF_ERROR(daemon::WriteReadyFile(flags, address));
-  coordinator::DrainedServer drained(engine, *server);
+  // Who comes waits until nothing can fail any more: an end would cancel requests of the journal
+  // whose clients had attached.
+  (*door)->Start();
   const auto manager = daemon::ServiceManagerOfEnvironment();
   manager->Ready();
   manager->Watch([&engine] { return StatusLine(engine.GetStatus()); },
@@ -229,7 +231,12 @@ absl::Status Serve(const daemon::DaemonFlags& flags) {
         drained.Stop();
       },
       [] { _exit(1); });
-  drained.Wait(kShutdownGrace, [&door] { (*door)->Stop(); });
+  drained.Wait(kShutdownGrace, [&door, &journaled] {
+    (*door)->Stop();
+    if (journaled != nullptr) {
+      journaled->LeaveOpen();
+    }
+  });
   return absl::OkStatus();
 }
 

@@ -265,6 +265,9 @@ void NodeStream::Connect(const plan::EpochPeers& peers) {
 }
 
 void NodeStream::Reactor::Handle() {
+  if (source_.port == nullptr && message_.message_case() != v1::NodeMessage::kHello) {
+    return;  // Who has not proved itself has nothing else to say.
+  }
   switch (message_.message_case()) {
     case v1::NodeMessage::kHello:
       return HandleHello(message_.hello());

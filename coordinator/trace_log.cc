@@ -89,9 +89,13 @@ bool TraceLog::TakeClock(const std::string& node, const ClockSample& sample) {
   return --clock.pings_left > 0;
 }
 
-uint64_t TraceLog::Collect(Nanos now) {
+std::optional<uint64_t> TraceLog::Collect(Nanos now) {
   until_ = std::min(until_, now);
   ended_ = std::min(ended_, now);
+  if (asked_ != 0 && now - asked_ < kAskInterval) {
+    return std::nullopt;
+  }
+  asked_ = now;
   nodes_.clear();
   return id_;
 }

@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -75,6 +76,8 @@ class TraceLog {
   static constexpr size_t kRequestsMax = 1 << 16;
   // Pings of a node's clock for one timeline. The fastest answer counts.
   static constexpr int kPings = 32;
+  // Nodes are asked for one timeline once in so long: each time they send all that they have.
+  static constexpr Nanos kAskInterval = Seconds(10);
 
   void Start(Nanos now, Nanos length);
   bool on(Nanos now) const { return now < until_; }
@@ -87,8 +90,9 @@ class TraceLog {
   // Whether another ping of this node is wanted.
   bool TakeClock(const std::string& node, const ClockSample& sample);
 
-  // Ends the recording; what nodes send is of `id` from now on.
-  uint64_t Collect(Nanos now);
+  // Ends the recording. The id that nodes are to send what they have with; nothing: they were asked
+  // less than kAskInterval ago, and what has come since stays.
+  std::optional<uint64_t> Collect(Nanos now);
   EngineTrace Take(const std::vector<RequestRecord>& running) const;
   void TakeNode(const std::string& node, control::NodeTrace trace);
   // Errors: kUnavailable  its part has not come yet.
@@ -104,6 +108,7 @@ class TraceLog {
   Nanos began_ = 0;
   Nanos until_ = 0;
   Nanos ended_ = 0;
+  Nanos asked_ = 0;  // The nodes, for this timeline; 0: not yet.
   std::vector<TracedStep> steps_;
   std::vector<std::string> names_;
   std::map<std::string, uint32_t> indices_;  // Indices into names_.

@@ -1,21 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "daemon/http_server.h"
 
+#include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
-#include <boost/asio/steady_timer.hpp>
 #include <boost/beast/core.hpp>
 #include <boost/beast/http.hpp>
 #include <chrono>
 #include <optional>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "common/host_port.h"
 #include "common/log.h"
 #include "common/status_macros.h"
 #include "common/version.h"
-#include "daemon/acceptor.h"
+#include "daemon/acceptors.h"
 
 namespace lamina::daemon {
 namespace {
@@ -24,8 +25,6 @@ namespace asio = boost::asio;
 namespace beast = boost::beast;
 namespace http = beast::http;
 using asio::ip::tcp;
-
-constexpr auto kAcceptPause = std::chrono::milliseconds(100);
 
 // One connection. Lives as long as an operation of it is under way.
 class Connection : public std::enable_shared_from_this<Connection> {
@@ -90,26 +89,19 @@ struct HttpServer::Impl {
   explicit Impl(Handler h) : handler(std::move(h)) {}
 
   void Accept() {
-    acceptor.async_accept([this](beast::error_code error, tcp::socket socket) {
-      if (error == asio::error::operation_aborted) {
-        return;
-      }
-      if (error) {
-        // Most likely out of file descriptors: others will end.
-        LogWarning("accept for metrics: ", error.message());
-        accept_pause.expires_after(kAcceptPause);
-        accept_pause.async_wait([this](beast::error_code stopped) {
-          if (!stopped) {
-            Accept();
-          }
-        });
-        return;
-      }
-      if (open < kHttpConnectionsMax) {
-        std::make_shared<Connection>(std::move(socket), handler, &open)->Read();
-      }
-      Accept();
-    });
+    acceptors.Start(
+        {.accepted =
+             [this](tcp::socket socket) {
+               if (open < kHttpConnectionsMax) {
+                 std::make_shared<Connection>(std::move(socket), handler, &open)->Read();
+               }
+             },
+         .failed =
+             [](const beast::error_code& error) {
+               // Most likely out of file descriptors: others will end.
+               LogWarning("accept for metrics: ", error.message());
+               return false;
+             }});
   }
 
   // `listen` is host:port.
@@ -119,13 +111,12 @@ struct HttpServer::Impl {
       return absl::InvalidArgumentError(absl::StrCat("'", listen, "' is not host:port"));
     }
     beast::error_code error;
-    tcp::resolver resolver(context);
-    const auto found = resolver.resolve(at->host, std::to_string(at->port), error);
-    if (error || found.empty()) {
+    const std::vector<tcp::endpoint> addresses = acceptors.AddressesOf(*at, error);
+    if (error) {
       return absl::UnavailableError(
           absl::StrCat("cannot resolve ", at->host, ": ", error.message()));
     }
-    error = ListenAt(found.begin()->endpoint(), acceptor);
+    error = acceptors.Listen(addresses);
     if (error) {
       return absl::UnavailableError(
           absl::StrCat("could not listen on ", listen, ": ", error.message(),
@@ -137,8 +128,7 @@ struct HttpServer::Impl {
   const Handler handler;
   int open = 0;  // Connections; this server's thread. Outlives those of the context.
   asio::io_context context{1};
-  tcp::acceptor acceptor{context};
-  asio::steady_timer accept_pause{context};
+  Acceptors acceptors{context};
   std::thread thread;
 };
 
@@ -156,7 +146,7 @@ absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(const std::string&
   LAMINA_RETURN_IF_ERROR(OpenWithin(
       ports, listen, [&impl](const std::string& address) { return impl->Listen(address); }));
   std::unique_ptr<HttpServer> server(new HttpServer(std::move(impl)));
-  server->address_ = WithPort(listen, server->impl_->acceptor.local_endpoint().port());
+  server->address_ = WithPort(listen, server->impl_->acceptors.port());
   server->impl_->Accept();
   server->impl_->thread = std::thread([impl = server->impl_.get()] { impl->context.run(); });
   LogInfo("metrics at http://", server->address_, "/metrics");

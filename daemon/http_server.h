@@ -34,7 +34,7 @@ class HttpServer {
   // not known.
   using Handler = std::function<HttpAnswer(absl::string_view target)>;
 
-  // `listen`: host:port; port 0 picks one, of `ports`.
+  // `listen`: host:port; port 0 picks one, of `ports`. A name is listened at by all its addresses.
   // Errors: kInvalidArgument  not host:port.
   //         kUnavailable      the port is taken, or the host is not ours.
   static absl::StatusOr<std::unique_ptr<HttpServer>> Start(const std::string& listen,

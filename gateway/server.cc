@@ -11,7 +11,6 @@
 #include "common/host_port.h"
 #include "common/log.h"
 #include "common/status_macros.h"
-#include "daemon/acceptor.h"
 
 namespace lamina::gateway {
 namespace {
@@ -24,7 +23,6 @@ constexpr auto kTick = std::chrono::milliseconds(100);
 // What the kernel keeps for a slow reader; left to itself it would grow to megabytes.
 constexpr int kSendBufferBytes = 64 << 10;
 constexpr auto kTellPause = std::chrono::seconds(10);
-constexpr auto kAcceptPause = std::chrono::milliseconds(100);
 // What a handshake, a request and an answer may take, each, of who is turned away.
 constexpr auto kTurnedAwayTime = std::chrono::seconds(2);
 constexpr char kFull[] =
@@ -95,14 +93,19 @@ Server::Server(asio::io_context& io, const Connection::Settings& settings, Reque
       turned_away_router_(std::make_unique<FullRouter>(router)),
       tls_(tls),
       connections_max_(connections_max),
-      acceptor_(io),
-      ticker_(io),
-      accept_pause_(io) {}
+      acceptors_(io),
+      ticker_(io) {}
 
 absl::Status Server::Listen(const std::string& listen, const PortRange& ports) {
   LAMINA_RETURN_IF_ERROR(
       OpenWithin(ports, listen, [this](const std::string& address) { return Bind(address); }));
-  Accept();
+  acceptors_.Start({.accepted = [this](tcp::socket socket) { OnAccepted(std::move(socket)); },
+                    .failed =
+                        [this](const error_code& error) {
+                          // Most likely out of file descriptors: others will end.
+                          TellOfFailure(error);
+                          return MakeRoom();
+                        }});
   Tick();
   return absl::OkStatus();
 }
@@ -114,48 +117,20 @@ absl::Status Server::Bind(const std::string& listen) {
         absl::StrCat("gateway.listen '", listen, "' is not host:port"));
   }
   error_code error;
-  tcp::resolver resolver(io_);
-  const auto found =
-      resolver.resolve(at->host, absl::StrCat(at->port),
-                       tcp::resolver::passive | tcp::resolver::numeric_service, error);
-  if (error || found.empty()) {
+  const std::vector<tcp::endpoint> addresses = acceptors_.AddressesOf(*at, error);
+  if (error) {
     return absl::InvalidArgumentError(
         absl::StrCat("gateway.listen '", listen, "': ", error.message()));
   }
-  error = daemon::ListenAt(found.begin()->endpoint(), acceptor_);
+  error = acceptors_.Listen(addresses);
   if (error) {
     return absl::UnavailableError(absl::StrCat("could not listen on ", listen, ": ",
                                                error.message(), "; choose another gateway.listen"));
   }
-  port_ = acceptor_.local_endpoint(error).port();
   return absl::OkStatus();
 }
 
-void Server::Accept() {
-  acceptor_.async_accept([this](const error_code& error, tcp::socket socket) {
-    OnAccepted(error, std::move(socket));
-  });
-}
-
-void Server::OnAccepted(const error_code& error, tcp::socket socket) {
-  if (error == asio::error::operation_aborted) {
-    return;
-  }
-  if (error) {
-    // Most likely out of file descriptors: others will end.
-    TellOfFailure(error);
-    if (MakeRoom()) {
-      Accept();
-      return;
-    }
-    accept_pause_.expires_after(kAcceptPause);
-    accept_pause_.async_wait([this](const error_code& stopped) {
-      if (!stopped) {
-        Accept();
-      }
-    });
-    return;
-  }
+void Server::OnAccepted(tcp::socket socket) {
   if (connections_.size() >= connections_max_ && !MakeRoom()) {
     TurnAway(std::move(socket));
   } else {
@@ -164,7 +139,6 @@ void Server::OnAccepted(const error_code& error, tcp::socket socket) {
       connection->Drain();
     }
   }
-  Accept();
 }
 
 std::shared_ptr<Connection> Server::Begin(tcp::socket socket, const Connection::Settings& settings,
@@ -259,10 +233,8 @@ std::vector<std::shared_ptr<Connection>> Server::All() const {
 
 void Server::CheckDrained() {
   if (draining_ && connections_.empty() && turned_away_.empty() && drained_ != nullptr) {
-    error_code ignored;
-    acceptor_.close(ignored);
+    acceptors_.Close();
     ticker_.cancel();
-    accept_pause_.cancel();
     asio::post(io_, std::exchange(drained_, nullptr));
   }
 }

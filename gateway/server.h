@@ -24,6 +24,7 @@
 
 #include "absl/status/status.h"
 #include "common/port_range.h"
+#include "daemon/acceptors.h"
 #include "gateway/connection.h"
 
 namespace lamina::gateway {
@@ -40,10 +41,10 @@ class Server {
   Server(boost::asio::io_context& io, const Connection::Settings& settings, RequestRouter& router,
          boost::asio::ssl::context* tls, size_t connections_max);
 
-  // `listen`: host:port; port 0 picks one, of `ports`.
+  // `listen`: host:port; port 0 picks one, of `ports`. A name is listened at by all its addresses.
   // Errors: kInvalidArgument  the host is not known here. kUnavailable  the port is taken.
   absl::Status Listen(const std::string& listen, const PortRange& ports = {});
-  uint16_t port() const { return port_; }
+  uint16_t port() const { return acceptors_.port(); }
 
   // Lets every request in hand end, then calls `done`. Until then new ones are still read, for the
   // router to refuse.
@@ -53,8 +54,7 @@ class Server {
   using Connections = std::set<std::shared_ptr<Connection>>;
 
   absl::Status Bind(const std::string& listen);
-  void Accept();
-  void OnAccepted(const boost::system::error_code& error, boost::asio::ip::tcp::socket socket);
+  void OnAccepted(boost::asio::ip::tcp::socket socket);
   void TellOfFailure(const boost::system::error_code& error);
   bool MakeRoom();
   std::shared_ptr<Connection> Begin(boost::asio::ip::tcp::socket socket,
@@ -72,16 +72,14 @@ class Server {
   const std::unique_ptr<RequestRouter> turned_away_router_;
   boost::asio::ssl::context* const tls_;
   const size_t connections_max_;
-  boost::asio::ip::tcp::acceptor acceptor_;
+  daemon::Acceptors acceptors_;
   boost::asio::steady_timer ticker_;
-  boost::asio::steady_timer accept_pause_;
   Connections connections_;
   Connections turned_away_;  // Over TLS: those that are told so.
   std::function<void()> drained_;
   uint64_t accepts_failed_ = 0;  // Since the log said so.
   std::chrono::steady_clock::time_point tell_from_;
   bool draining_ = false;
-  uint16_t port_ = 0;
 };
 
 }  // namespace lamina::gateway

@@ -16,7 +16,8 @@
 // To add a device: implement this, and add it to the suite in tests/unit/kernels/kv_device_suite.h.
 //
 // Threading:  made by any thread, then used by one, which calls Begin() first.
-// Allocation: memory is reserved and touched when it is made, none on the device afterwards.
+// Allocation: memory is reserved and touched when it is made, none on the device afterwards but by
+//             MakeStepLanes().
 
 #pragma once
 
@@ -51,8 +52,6 @@ struct KvDeviceOptions {
   uint32_t items_max = 0;           // The most items of one Attend().
   uint32_t query_tokens_max = 1;    // The most of an item; the device may serve fewer.
   uint32_t store_tokens_max = 0;    // The most tokens of one Store().
-  uint32_t step_lanes = 0;          // Lanes of step_attention(), where the device has it;
-  uint32_t step_rows_max = 0;       // rows of one lane's step.
   // Elements of a token's activation in every layer, which activations() keeps in slots of its own,
   // so many of them. A device without them is refused. Width 0: it keeps none.
   uint32_t activation_width = 0;
@@ -253,11 +252,18 @@ class KvDevice {
   // Null: it keeps bf16 alone, as it does without KvDeviceOptions::int8_slots.
   virtual KvInt8* int8() { return nullptr; }
 
-  // Null: it attends rows of one call at a time, or was made without step_lanes.
+  // Makes step_attention() for these lanes in place of the one of before, unless it is for the same
+  // ones; for 0 lanes there is none from then on. K and V stay as they are. A device that attends
+  // rows of one call at a time makes none, which is no error.
+  // Requires: no channel on the lanes of before; for lanes, Begin() on this thread.
+  // Errors:   kResourceExhausted  memory was refused. Others are the device's. There is no
+  //                               step_attention() then, and all else goes on.
+  virtual absl::Status MakeStepLanes(const StepLanes& /*lanes*/) { return absl::OkStatus(); }
+  // Null: it attends rows of one call at a time, or no lanes were made.
   virtual KvStepAttention* step_attention() = 0;
   // A channel for the first `options.lanes` lanes of step_attention(), on their streams; it is gone
   // before this is. Null: there is no step_attention().
-  // Errors: kInvalidArgument  more lanes than step_lanes. Others are the device's, by name.
+  // Errors: kInvalidArgument  more lanes than were made. Others are the device's, by name.
   virtual absl::StatusOr<std::unique_ptr<WindowChannel>> MakeChannel(
       const ChannelOptions& options) = 0;
 };

@@ -12,7 +12,7 @@
 // The bits are those of KvDevice::Store() and Attend().
 //
 // Threading:  the device's thread.
-// Allocation: memory is reserved when the device is made; none while steps are served.
+// Allocation: memory is reserved when it is made; none while steps are served.
 
 #pragma once
 
@@ -30,6 +30,13 @@ struct StepRow {
   absl::Span<const Extent> extents;  // The sequence's, this token's slot included.
   uint32_t position = 0;
   uint32_t slot = 0;  // Where its own k and v go.
+};
+
+// What a KvStepAttention is made for.
+struct StepLanes {
+  uint32_t lanes = 0;
+  uint32_t rows_max = 0;  // Rows of one lane's step.
+  friend bool operator==(const StepLanes&, const StepLanes&) = default;
 };
 
 class KvStepAttention {

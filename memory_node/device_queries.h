@@ -46,7 +46,7 @@ class DeviceQueries final : public WorkSource {
 
   // The device's channel between the own query windows and the reply windows of the epoch's compute
   // nodes, whose waits last until the worker has not looked for `silence_max`. The device must have
-  // been made with a lane of steps for each lane. It uses the region until the channel is gone.
+  // step lanes for each of them. It uses the region until the channel is gone.
   // Errors: kUnimplemented  the device cannot wait. Others are the device's: the driver has the
   //         last word on which of the host's memory it takes.
   static absl::StatusOr<std::unique_ptr<kernels::WindowChannel>> MakeChannel(

@@ -35,18 +35,10 @@ absl::StatusOr<control::PreparedNode> MemoryNode::Configure(const plan::EpochCon
   const plan::WindowLayout layout(shape);
   config_ = config;
   LAMINA_RETURN_IF_ERROR(control::TransportFault(MakeWindows()));
-  kernels::KvDeviceOptions wanted = AttentionWorker::DeviceOptions(
-      config, node, config.KvFormOf(plan::AttentionPath::kRemote), config.slots[node]);
-  const bool on_device = options_.device != "cpu";
-  const bool waits_wanted = on_device && config.memory_waits;
-  std::string obstacle = waits_wanted ? DeviceQueries::Obstacle(config, *windows_.region) : "";
-  if (waits_wanted && obstacle.empty()) {
-    wanted.step_lanes = config.lanes;
-    wanted.step_rows_max = config.rows_max;
-    LAMINA_ASSIGN_OR_RETURN(obstacle, MakeDeviceWithLanes(wanted));
-  } else {
-    LAMINA_RETURN_IF_ERROR(MakeDevice(wanted, kept_));
-  }
+  LAMINA_RETURN_IF_ERROR(MakeDevice(
+      AttentionWorker::DeviceOptions(config, node, config.KvFormOf(plan::AttentionPath::kRemote),
+                                     config.slots[node]),
+      kept_));
   LAMINA_RETURN_IF_ERROR(MakeInt8Device(node));
   const kernels::KvDevice* const int8 = kept_int8_.device.get();
   const AttentionWorker::Options options = {
@@ -62,16 +54,10 @@ absl::StatusOr<control::PreparedNode> MemoryNode::Configure(const plan::EpochCon
           },
       .int8_device = kept_int8_.device.get(),
       .tails = int8 == nullptr ? &kept_.tails : &kept_int8_.tails};
-  std::unique_ptr<kernels::WindowChannel> channel;
-  if (kept_.options.step_lanes > 0) {
-    absl::StatusOr<std::unique_ptr<kernels::WindowChannel>> opened =
-        OpenChannel(options.peer_deadline);
-    if (opened.ok()) {
-      channel = *std::move(opened);
-    } else {
-      obstacle = std::string(opened.status().message());
-    }
-  }
+  const bool on_device = options_.device != "cpu";
+  std::string obstacle;
+  LAMINA_ASSIGN_OR_RETURN(std::unique_ptr<kernels::WindowChannel> channel,
+                          ChooseChannel(options.peer_deadline, obstacle));
   if (options_.spill != nullptr &&
       (kept_.device->reads() == nullptr || kept_.device->writes() == nullptr)) {
     return absl::UnimplementedError(absl::StrCat(
@@ -111,10 +97,30 @@ void MemoryNode::RegisterArena() {
              ": raise it by `ulimit -l unlimited` or LimitMEMLOCK=infinity");
 }
 
+// A device that has no memory for lanes, or whose trial of the kernels fails, serves without.
+absl::StatusOr<std::unique_ptr<kernels::WindowChannel>> MemoryNode::ChooseChannel(
+    Nanos silence_max, std::string& obstacle) {
+  const bool wanted = options_.device != "cpu" && config_->memory_waits;
+  obstacle = wanted ? DeviceQueries::Obstacle(*config_, *windows_.region) : "";
+  if (!wanted || !obstacle.empty()) {
+    LAMINA_RETURN_IF_ERROR(kept_.device->MakeStepLanes({}));
+    return nullptr;
+  }
+  absl::StatusOr<std::unique_ptr<kernels::WindowChannel>> opened = OpenChannel(silence_max);
+  if (!opened.ok()) {
+    obstacle = std::string(opened.status().message());
+    LAMINA_RETURN_IF_ERROR(kept_.device->MakeStepLanes({}));  // Nobody uses their memory.
+    return nullptr;
+  }
+  return opened;
+}
+
 // While nobody waits on the device, since it takes memory. Whether the driver takes the windows of
 // peers shows later; they are likely to be as good.
 absl::StatusOr<std::unique_ptr<kernels::WindowChannel>> MemoryNode::OpenChannel(Nanos silence_max) {
   LAMINA_RETURN_IF_ERROR(kept_.device->Begin());
+  LAMINA_RETURN_IF_ERROR(
+      kept_.device->MakeStepLanes({.lanes = config_->lanes, .rows_max = config_->rows_max}));
   return DeviceQueries::MakeChannel(*config_, *windows_.region, *kept_.device, silence_max);
 }
 
@@ -164,7 +170,7 @@ absl::Status MemoryNode::UseDeviceWindows() {
 }
 
 // Keeps the device's arena of the epoch before when its shape is the same: what the coordinator
-// knows to be stored there is there still.
+// knows to be stored there is there still. Lanes are no part of it.
 absl::Status MemoryNode::MakeDevice(const kernels::KvDeviceOptions& options, KeptDevice& kept) {
   if (kept.Keeps(options)) {
     kept.tails.BeginEpoch();
@@ -176,25 +182,6 @@ absl::Status MemoryNode::MakeDevice(const kernels::KvDeviceOptions& options, Kep
   kept.options = options;
   kept.tails = plan::Tails(options.int8_slots > 0 ? options.slots / kInt8BlockTokens : 0);
   return absl::OkStatus();
-}
-
-// A device that had no memory for lanes, or whose trial of the kernels failed, serves without. It
-// is not asked again while it holds K and V, which would be lost.
-absl::StatusOr<std::string> MemoryNode::MakeDeviceWithLanes(
-    const kernels::KvDeviceOptions& options) {
-  kernels::KvDeviceOptions without = options;
-  without.step_lanes = 0;
-  without.step_rows_max = 0;
-  const bool refused = refused_lanes_.has_value() && refused_lanes_->options == options;
-  if (!refused || !kept_.Keeps(without)) {
-    const absl::Status made = MakeDevice(options, kept_);
-    if (made.ok()) {
-      return "";
-    }
-    refused_lanes_ = RefusedLanes{.options = options, .reason = std::string(made.message())};
-  }
-  LAMINA_RETURN_IF_ERROR(MakeDevice(without, kept_));
-  return refused_lanes_->reason;
 }
 
 absl::Status MemoryNode::MakeInt8Device(uint32_t node) {

@@ -71,20 +71,17 @@ class MemoryNode final : public control::NodeHandler {
       return device != nullptr && options == wanted && device->usable();
     }
   };
-  struct RefusedLanes {
-    kernels::KvDeviceOptions options;  // With the lanes.
-    std::string reason;
-  };
   absl::Status MakeDevice(const kernels::KvDeviceOptions& options, KeptDevice& kept);
-  // The device with the lanes of steps that these name, or without. Returns the reason why it has
-  // none, empty if it has them. Errors: the device's, without lanes.
-  absl::StatusOr<std::string> MakeDeviceWithLanes(const kernels::KvDeviceOptions& options);
   // The device of the slots of path remote_int8, if the epoch has it. Errors: the device's.
   absl::Status MakeInt8Device(uint32_t node);
   absl::Status MakeWindows();
   absl::Status UseDeviceWindows();
   void RegisterArena();
   absl::Status OpenPeers(const plan::EpochPeers& peers);
+  // The channel of a device that waits itself in this epoch, with lanes for it. Null where it does
+  // not: it has no lanes then, and if it was to wait, `obstacle` is why not.
+  absl::StatusOr<std::unique_ptr<kernels::WindowChannel>> ChooseChannel(Nanos silence_max,
+                                                                        std::string& obstacle);
   absl::StatusOr<std::unique_ptr<kernels::WindowChannel>> OpenChannel(Nanos silence_max);
   std::string DescribeUse(bool waits, const std::string& obstacle) const;
 
@@ -100,8 +97,7 @@ class MemoryNode final : public control::NodeHandler {
   uint64_t pinned_bytes_ = 0;  // All but the arena, where K and V are sent.
   KeptDevice kept_;
   KeptDevice kept_int8_;  // Path remote_int8.
-  std::optional<RefusedLanes> refused_lanes_;
-  uint64_t arena_ = 0;  // PreparedNode::kv_arena of both.
+  uint64_t arena_ = 0;    // PreparedNode::kv_arena of both.
   std::unique_ptr<AttentionWorker> worker_;
   control::EpochThread thread_{counters_.beat, [this] { return pool_.caller_steps(); }};
 };

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // lamina batch: the requests of an OpenAI batch file, many at once, results as they come.
+#include <sys/file.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -63,10 +64,22 @@ class ResultFile {
 
   // Opens it behind its whole lines, and returns which requests these answer. What is no file, as a
   // pipe, has none.
+  // Errors: kFailedPrecondition  another command appends to it.
   absl::StatusOr<std::set<std::string>> Open(const std::string& path) {
+    file_ = std::fopen(path.c_str(), "ab");
+    if (file_ == nullptr) {
+      return Problem(path);
+    }
     BatchDone done;
     std::error_code missing;
     if (std::filesystem::is_regular_file(path, missing)) {
+      // The lock goes with the process. A file system that has none goes without.
+      if (flock(fileno(file_), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+        return absl::FailedPreconditionError(
+            absl::StrCat(path,
+                         ": another command writes there, as lamina batch does; wait until it "
+                         "has ended, or give another --output"));
+      }
       std::ifstream results(path, std::ios::binary);
       if (!results) {
         return Problem(path);
@@ -77,13 +90,9 @@ class ResultFile {
                                                        "; give another --output, or remove it"));
       }
       done = *std::move(read);
-      if (truncate(path.c_str(), static_cast<off_t>(done.bytes)) != 0) {
+      if (ftruncate(fileno(file_), static_cast<off_t>(done.bytes)) != 0) {
         return Problem(path);
       }
-    }
-    file_ = std::fopen(path.c_str(), "ab");
-    if (file_ == nullptr) {
-      return Problem(path);
     }
     return std::move(done.custom_ids);
   }
@@ -273,7 +282,7 @@ absl::Status CheckPolicy(const BatchFlags& flags, const client::ModelInfo& model
 }
 
 int Run(const Invocation& invocation, const BatchFlags& flags) {
-  const absl::StatusOr<std::string> text = ReadTextFile(flags.input);
+  const absl::StatusOr<std::string> text = ReadTextFile(flags.input, kLoadBytesMax);
   if (!text.ok()) {
     return Fail(text.status());
   }

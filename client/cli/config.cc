@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // lamina config: the effective cluster file, as the daemons will see it. Local; no server needed.
+#include <string>
+#include <utility>
+
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "client/cli/command.h"
@@ -49,6 +52,25 @@ Json Daemons(const ClusterConfig& config) {
   return daemons;
 }
 
+// The files that the coordinator and the gateway read or write, by their keys.
+Json FilesOfTheFront(const ClusterConfig& config) {
+  Json files = Json::object();
+  const std::pair<const char*, const std::string&> paths[] = {
+      {"chat_template", config.chat_template},
+      {"fetch.streaming_heads", config.fetch.streaming_heads},
+      {"coordinator.spans", config.coordinator_spans},
+      {"coordinator.journal", config.coordinator_journal},
+      {"gateway.api_keys_file", config.gateway.api_keys_file},
+      {"gateway.tls_certificate", config.gateway.tls_certificate},
+      {"gateway.tls_key", config.gateway.tls_key}};
+  for (const auto& [key, path] : paths) {
+    if (!path.empty()) {
+      files[key] = path;
+    }
+  }
+  return files;
+}
+
 Json Tls(const TlsFiles& tls) {
   return {{"ca", tls.ca}, {"certificate", tls.certificate}, {"key", tls.key}};
 }
@@ -66,6 +88,7 @@ int Run(const Invocation& invocation, const ConfigFlags& flags) {
                {"bundle_dir", config->bundle.dir},
                {"tls", Tls(config->tls)},
                {"gateway_tls", !config->gateway.tls_certificate.empty()},
+               {"files", FilesOfTheFront(*config)},
                {"daemons", daemons},
                {"yaml", ToYaml(*config)}});
   } else if (flags.list) {

@@ -157,10 +157,25 @@ int Serve(const Invocation& invocation, const DoctorFlags& flags,
   return kExitOk;
 }
 
+// With the names by which the cluster file has it.
+doctor::HostFacts FactsOfThisHost(const std::optional<ClusterConfig>& cluster) {
+  doctor::HostFacts facts = doctor::CollectHostFacts("");
+  std::vector<std::string> hosts;
+  if (cluster) {
+    for (const ComputeNodeConfig& node : cluster->compute) {
+      hosts.push_back(node.host);
+    }
+    for (const MemoryNodeConfig& node : cluster->memory) {
+      hosts.push_back(node.host);
+    }
+  }
+  doctor::AddOwnNames(hosts, facts);
+  return facts;
+}
+
 Findings CheckThisHost(const std::optional<ClusterConfig>& cluster, const std::string& token_file,
                        const std::string& version) {
-  Findings findings =
-      doctor::CheckHost(doctor::CollectHostFacts(""), cluster ? &*cluster : nullptr);
+  Findings findings = doctor::CheckHost(FactsOfThisHost(cluster), cluster ? &*cluster : nullptr);
   const auto add = [&findings](Findings more) {
     findings.insert(findings.end(), more.begin(), more.end());
   };
@@ -203,6 +218,9 @@ int Run(const Invocation& invocation, const DoctorFlags& flags) {
     add(CheckThisHost(cluster, token_file, invocation.version));
   }
   if (!flags.peer.empty()) {
+    if (!secret.ok() && (flags.only_peer || !cluster)) {  // Else CheckThisHost() has said it.
+      add({doctor::CheckSecret(token_file, flags.peer)});
+    }
     add(doctor::CheckPeer({.address = flags.peer,
                            .transports = TransportsToTry(cluster),
                            .version = invocation.version,

@@ -90,8 +90,8 @@ class GenerateOutput {
       return;
     }
     if (!stream_) {
-      std::printf("%s\n%s", Terminal::Output().Bold(absl::StrCat("--- choice ", index)).c_str(),
-                  choice.text.c_str());
+      std::printf("%s\n", Terminal::Output().Bold(absl::StrCat("--- choice ", index)).c_str());
+      std::fwrite(choice.text.data(), 1, choice.text.size(), stdout);
     }
     std::printf("\n");
     std::fflush(stdout);

@@ -41,7 +41,7 @@ absl::Status CheckUtf8(const client::GenerateOptions& options);
 
 // What one message may carry.
 inline constexpr size_t kTextBytesMax = size_t{64} << 20;
-// Loads, of which nothing is sent as it stands: ShareGPT's dialogues have 670 MB.
+// Loads and batches, which are not sent as they stand: ShareGPT's dialogues have 670 MB.
 inline constexpr size_t kLoadBytesMax = size_t{2} << 30;
 
 // "-" is stdin. Errors: kNotFound; kInvalidArgument: more than `bytes_max`.

@@ -100,7 +100,8 @@ int RunDetokenize(Invocation& invocation, const std::string& tokens, bool skip_s
   if (invocation.json) {
     PrintJson({{"text", *text}});
   } else {
-    std::printf("%s\n", text->c_str());
+    std::fwrite(text->data(), 1, text->size(), stdout);  // It may have bytes that are 0.
+    std::printf("\n");
   }
   return kExitOk;
 }

@@ -7,6 +7,8 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <csignal>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -43,6 +45,23 @@ std::string Cut(absl::string_view line, size_t columns) {
     out.push_back(line[i++]);
   }
   return coloured ? out + kEndOfColour : out;
+}
+
+// The terminal as it was. A local static: made before the handler below can run.
+termios& BeforeKeys() {
+  static termios before = {};
+  return before;
+}
+
+// Else the shell would have a terminal that shows nothing of what is typed. A job in the background
+// would stop here, and its shell has set the terminal already.
+void LeaveTerminalAndEnd(int number) {
+  const pid_t in_front = tcgetpgrp(STDIN_FILENO);
+  if (in_front < 0 || in_front == getpgrp()) {
+    tcsetattr(STDIN_FILENO, TCSANOW, &BeforeKeys());
+  }
+  std::signal(number, SIG_DFL);
+  std::raise(number);  // Once the handler has returned.
 }
 
 }  // namespace
@@ -103,6 +122,7 @@ std::string RateHistory::Line(size_t columns) const {
 
 struct KeyWatch::Saved {
   termios before = {};
+  void (*on_termination)(int) = SIG_DFL;
 };
 
 KeyWatch::KeyWatch() {
@@ -114,14 +134,19 @@ KeyWatch::KeyWatch() {
   keys.c_lflag &= ~static_cast<tcflag_t>(ICANON | ECHO);  // Ctrl-C stays a signal.
   keys.c_cc[VMIN] = 0;
   keys.c_cc[VTIME] = 0;
+  BeforeKeys() = saved->before;
+  saved->on_termination = std::signal(SIGTERM, LeaveTerminalAndEnd);
   if (tcsetattr(STDIN_FILENO, TCSANOW, &keys) == 0) {
     saved_ = std::move(saved);
+  } else {
+    std::signal(SIGTERM, saved->on_termination);
   }
 }
 
 KeyWatch::~KeyWatch() {
   if (saved_ != nullptr) {
     tcsetattr(STDIN_FILENO, TCSANOW, &saved_->before);
+    std::signal(SIGTERM, saved_->on_termination);
   }
 }
 

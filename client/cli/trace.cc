@@ -34,11 +34,13 @@ struct TraceFlags {
 
 absl::Status WriteFile(const std::string& path, const std::string& text) {
   std::FILE* file = std::fopen(path.c_str(), "we");
-  const bool written =
-      file != nullptr && std::fwrite(text.data(), 1, text.size(), file) == text.size();
-  const int error = errno;
-  const bool closed = file != nullptr && std::fclose(file) == 0;
-  if (!written || !closed) {
+  bool written = file != nullptr && std::fwrite(text.data(), 1, text.size(), file) == text.size();
+  int error = errno;
+  if (file != nullptr && std::fclose(file) != 0 && written) {
+    error = errno;
+    written = false;
+  }
+  if (!written) {
     return absl::InvalidArgumentError(
         absl::StrCat("cannot write '", path, "': ", std::strerror(error), "; see --output"));
   }

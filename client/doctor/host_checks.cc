@@ -143,7 +143,7 @@ void AddCores(const HostFacts& facts, const std::string& name, const std::vector
   }
 }
 
-// Whether a node runs on this host, as deploy/cluster.sh has it.
+// Whether a node runs on this host, as deploy/cluster.sh has it, with AddOwnNames().
 bool IsHere(const HostFacts& facts, const std::string& host) {
   return host == "localhost" || absl::StartsWith(host, "127.") ||
          std::find(facts.names.begin(), facts.names.end(), host) != facts.names.end();
@@ -176,7 +176,8 @@ void AddClusterChecks(const HostFacts& facts, const ClusterConfig& cluster, Find
   }
   Finding finding = {.check = "memory",
                      .found = absl::StrCat(FormatBytes(capacity), " of KV asked for on this host, ",
-                                           FormatBytes(facts.memory_available_bytes), " available"),
+                                           FormatBytes(facts.memory_available_bytes),
+                                           " available (", facts.memory_limit, ")"),
                      .why = "a node takes its capacity when it starts"};
   if (capacity > facts.memory_available_bytes) {
     finding.state = State::kFail;

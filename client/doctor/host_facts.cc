@@ -1,22 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "client/doctor/host_facts.h"
 
+#include <netdb.h>
 #include <sched.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 #include <sys/statvfs.h>
 #include <sys/timex.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
-#include <fstream>
-#include <sstream>
+#include <memory>
+#include <set>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "client/doctor/files.h"
 #include "client/doctor/interfaces.h"
+#include "common/host_memory.h"
+#include "common/host_port.h"
 #include "common/memlock.h"
 #include "config/cluster_config.h"
 
@@ -35,19 +40,6 @@ std::string Chosen(const std::string& line) {
   return begin == std::string::npos || end == std::string::npos
              ? ""
              : line.substr(begin + 1, end - begin - 1);
-}
-
-uint64_t MemoryAvailable(const std::string& root) {
-  std::ifstream file(root + "/proc/meminfo");
-  for (std::string line; std::getline(file, line);) {
-    std::istringstream words(line);
-    std::string name;
-    uint64_t kib = 0;
-    if (words >> name >> kib && name == "MemAvailable:") {
-      return kib << 10;
-    }
-  }
-  return 0;
 }
 
 std::vector<int> AllowedCores() {
@@ -121,13 +113,53 @@ std::vector<std::string> HostNames() {
   return names;
 }
 
+// The addresses of a host, as ListInterfaces() writes them; none where it is not known here.
+std::vector<std::string> AddressesOf(const std::string& host) {
+  addrinfo hints = {};
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* raw = nullptr;
+  if (getaddrinfo(host.c_str(), nullptr, &hints, &raw) != 0) {
+    return {};
+  }
+  const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> list(raw, &freeaddrinfo);
+  std::vector<std::string> addresses;
+  for (const addrinfo* one = list.get(); one != nullptr; one = one->ai_next) {
+    std::array<char, NI_MAXHOST> text = {};
+    if (getnameinfo(one->ai_addr, one->ai_addrlen, text.data(), text.size(), nullptr, 0,
+                    NI_NUMERICHOST) == 0) {
+      addresses.emplace_back(text.data());
+    }
+  }
+  return addresses;
+}
+
 }  // namespace
+
+void AddOwnNames(const std::vector<std::string>& hosts, HostFacts& facts) {
+  const auto is_own = [&facts](const std::string& name) {
+    return std::find(facts.names.begin(), facts.names.end(), name) != facts.names.end();
+  };
+  // Each once: a name that no server knows takes seconds, and a host may have many nodes.
+  for (const std::string& host : std::set<std::string>(hosts.begin(), hosts.end())) {
+    if (is_own(host)) {
+      continue;
+    }
+    const std::vector<std::string> addresses = AddressesOf(host);
+    if (std::any_of(addresses.begin(), addresses.end(), [&](const std::string& address) {
+          return IsLoopback(address) || is_own(address);
+        })) {
+      facts.names.push_back(host);
+    }
+  }
+}
 
 HostFacts CollectHostFacts(const std::string& root) {
   HostFacts facts;
   facts.names = HostNames();
   facts.memlock_bytes = MemlockLimit();
-  facts.memory_available_bytes = MemoryAvailable(root);
+  const HostMemory memory = QueryHostMemory(root);
+  facts.memory_available_bytes = memory.available_bytes;
+  facts.memory_limit = memory.limit;
   facts.huge_pages = Chosen(FirstLine(root + "/sys/kernel/mm/transparent_hugepage/enabled"));
   facts.cores_online = CoresIn(root + "/sys/devices/system/cpu/online");
   facts.cores_isolated = CoresIn(root + "/sys/devices/system/cpu/isolated");

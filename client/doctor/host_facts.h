@@ -18,7 +18,8 @@ struct HostFacts {
   std::vector<std::string> names;  // This host's name and addresses.
   uint64_t memlock_bytes = 0;      // UINT64_MAX: unlimited.
   uint64_t memory_available_bytes = 0;
-  std::string huge_pages;  // "always", "madvise" or "never"; empty: the kernel has none.
+  std::string memory_limit;  // What sets it, as nodes say it.
+  std::string huge_pages;    // "always", "madvise" or "never"; empty: the kernel has none.
   std::vector<int> cores_online;
   std::vector<int> cores_isolated;
   std::vector<int> cores_allowed;        // By this process's affinity.
@@ -40,5 +41,9 @@ struct HostFacts {
 
 // Files below `root`, "" for this host's own; limits and affinity always of this process.
 HostFacts CollectHostFacts(const std::string& root);
+
+// Adds those of `hosts`, as a cluster file writes them, that are looked up as an address of this
+// host.
+void AddOwnNames(const std::vector<std::string>& hosts, HostFacts& facts);
 
 }  // namespace lamina::doctor

@@ -8,7 +8,7 @@ import re
 import bundle
 import settings as config
 import watch
-from cluster import Cluster, check_port, find_model, make_token, on_all
+from cluster import Cluster, check_port, find_model, make_token, on_all, write_whole
 from host import SshHost
 from output import Failure, Interrupted, Usage, own_command, say
 
@@ -26,6 +26,9 @@ def _paths(file, settings, host_name):
         if file.tls[key]:
             path = os.path.realpath(file.tls[key].replace(HOST_MARK, host_name))
             words.append(f"tls.{key}={config.quoted(path)}")
+    # Those of the coordinator and the gateway, which may be started again from another folder. They stay as written behind it: `..` may
+    # follow a link, and a link may lead to a pipe.
+    words += [f"{key}={config.quoted(os.path.join(os.getcwd(), path))}" for key, path in file.files.items()]
     return words
 
 
@@ -56,6 +59,16 @@ def _running(cluster):
     return {name for known in pids.values() for name, pid in known.items() if pid is not None}
 
 
+def _elsewhere(cluster):
+    """Which files the cluster that runs has elsewhere, in brackets: relative paths are from the folder in which `up` was typed."""
+    try:
+        before = config.ClusterFile(cluster.settings, cluster.effective).paths()
+    except Failure:  # The file may be one of an older version.
+        return ""
+    moved = [f"{key}: {before[key]} there, {path} here" for key, path in cluster.file.paths().items() if before.get(key, path) != path]
+    return f" ({'; '.join(moved)}; relative paths are from the folder of `up`)" if moved else ""
+
+
 def _check_change(cluster, before):
     """Refuses another cluster file than the one before while the cluster runs, unless only memory nodes came or went."""
     running = _running(cluster)
@@ -65,7 +78,7 @@ def _check_change(cluster, before):
     gone = _nodes_gone(before, cluster.file.yaml)
     down = own_command("down", settings=cluster.settings)
     if gone is None:
-        raise Failure(f"a cluster of this file runs with other settings; stop it first: {down}")
+        raise Failure(f"a cluster of this file runs with other settings{_elsewhere(cluster)}; stop it first: {down}")
     if gone & running:
         raise Failure(f"{', '.join(sorted(gone & running))}: in the cluster file no more, and still running; `lamina node drain NAME` lets a "
                       f"memory node leave, or stop the cluster first: {down}")
@@ -89,7 +102,7 @@ def _configure(cluster):
             raise Failure(f"tls.{key}: {cluster.file.tls[key]} is not there; {own_command('certificates', settings=settings)} makes "
                           "those of a cluster that has none")
     make_token(cluster.file.token_file)
-    effective.write_text(cluster.file.yaml)
+    write_whole(effective, cluster.file.yaml)
 
 
 def _need_gateway(cluster):

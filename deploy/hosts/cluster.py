@@ -76,13 +76,12 @@ class Cluster:
 
     def keep_hosts(self):
         kept = {h.name: {"state": h.state, "bin": h.bin, "home": h.home} for h in self.others.values()}
-        text = json.dumps({**self._kept_hosts(), **kept}, indent=1)
-        (self.state / "hosts.json").write_text(text)
+        write_whole(self.state / "hosts.json", json.dumps({**self._kept_hosts(), **kept}, indent=1))
 
     def forget_host(self, name):
         kept = self._kept_hosts()
         kept.pop(name, None)
-        (self.state / "hosts.json").write_text(json.dumps(kept, indent=1))
+        write_whole(self.state / "hosts.json", json.dumps(kept, indent=1))
 
     def host_of(self, daemon):
         """None where that host was not reached, or is another's business (--no-ssh)."""
@@ -123,7 +122,7 @@ class Cluster:
 
     def await_coordinator(self):
         address = local_address(self._await_ready("coordinator"))
-        (self.state / "address").write_text(address + "\n")
+        write_whole(self.state / "address", address + "\n")
         self.watch_at(address)
         return address
 
@@ -150,7 +149,12 @@ class Cluster:
 
         def start(host):
             for daemon in by_host[host.name]:
-                host.start(daemon, ["--coordinator", self.address_for(host)])
+                try:
+                    host.start(daemon, ["--coordinator", self.address_for(host)])
+                except HostFailure as failure:
+                    if not failure.answers:
+                        raise
+                    raise watch.GaveUp([daemon.name], f"{daemon.name} cannot be started: {failure}") from None
 
         hosts = [host for host in self.hosts() if host.name in by_host]
         _, failures = on_all(hosts, start)
@@ -298,6 +302,19 @@ def find_model(model):
             return candidate
     raise Failure(f"the model '{model}' is not there" + ("" if os.path.isabs(model) else f" (looked in {' and '.join(looked)})") +
                   "; deploy/get_model.sh gets the quick start's, --set model=PATH names another")
+
+
+def write_whole(path, text):
+    """Whole or not at all: where the disk is full, what was there stays, and `down` finds what runs by it."""
+    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")  # Another command writes its own.
+    try:
+        partial.write_text(text)
+        os.replace(partial, path)
+    except OSError as error:
+        error.filename = str(path)
+        raise
+    finally:
+        partial.unlink(missing_ok=True)
 
 
 def make_token(path):

@@ -49,7 +49,7 @@ class Host:
         """Runs a verb of host.sh on this cluster's state; returns the CompletedProcess."""
         result = self._host_sh([verb, self.state, *map(str, words)], timeout)
         if check and result.returncode != 0:
-            raise HostFailure(self.name, (result.stderr or result.stdout).strip() or f"host.sh {verb} failed")
+            raise HostFailure(self.name, (result.stderr or result.stdout).strip() or f"host.sh {verb} failed", answers=True)
         return result
 
     def _host_sh(self, words, timeout):

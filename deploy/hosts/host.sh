@@ -42,7 +42,10 @@ start() {
   # Appending, so that a log that is rotated by copytruncate begins anew.
   nohup setsid "$@" < /dev/null >> "$state/$name.log" 2>&1 &
   pid=$!
-  echo "$pid" > "$state/$name.pid"
+  if ! echo "$pid" > "$state/$name.pid"; then
+    kill "$pid" # Nobody would find it again.
+    exit 1
+  fi
   # Until it has become the daemon, its command line is this script's and pid_of would not know it.
   while kill -0 "$pid" 2> /dev/null && ! pid_of "$name" > /dev/null; do
     sleep 0.01

@@ -115,27 +115,47 @@ def _reason(error, state):
     return words
 
 
+def _write_out():
+    if sys.stdout is not None:  # It may be closed.
+        sys.stdout.flush()
+
+
+def _leave_output():
+    """What cannot be written has been said: Python would try again at its end, and complain."""
+    try:
+        _write_out()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def main():
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _interrupt)
     try:
         settings = parse(sys.argv[1:])
+        status = 0
         if settings is None:
             print(__doc__.strip())
-            return 0
-        return ACTIONS[settings.action](settings)
+        else:
+            status = ACTIONS[settings.action](settings)
+        _write_out()
+        return status
     except Usage as error:
         complain(f"{error}\nTry: deploy/cluster.sh --help")
         return 2
     except Failure as error:
         complain(error)
         return 1
+    except BrokenPipeError:  # Whoever read the output has gone, as `| head` does.
+        return 128 + signal.SIGPIPE
     except OSError as error:
-        complain(_reason(error, settings.state))
+        complain(_reason(error, settings.state) if settings is not None else error)
         return 1
     except Interrupted as signalled:
         return signalled.status
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    ended = main()
+    _leave_output()
+    sys.exit(ended)

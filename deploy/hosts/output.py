@@ -15,11 +15,12 @@ class Failure(Exception):
 
 
 class HostFailure(Failure):
-    """The same of one host."""
+    """The same of one host. `answers`: it does, and did not do what it was asked."""
 
-    def __init__(self, host, message):
+    def __init__(self, host, message, answers=False):
         super().__init__(f"{host}: {message}")
         self.host = host
+        self.answers = answers
 
 
 class Usage(Exception):

@@ -75,7 +75,13 @@ class ClusterFile:
         result = subprocess.run(words, capture_output=True, text=True)
         if result.returncode != 0:
             raise Failure(_reason_of(result))
-        read = json.loads(result.stdout)
+        try:
+            self._take(json.loads(result.stdout))
+        except KeyError:
+            raise Failure(f"{settings.bin / 'lamina'} is of another version than this script; build it with deploy/build.sh, or say "
+                          "--bin DIR") from None
+
+    def _take(self, read):
         self.yaml = read["yaml"]
         self.model = read["model"]
         self.token_file = read["cluster_token_file"]
@@ -83,7 +89,13 @@ class ClusterFile:
         self.bundle_dir = read["bundle_dir"]
         self.tls = read["tls"]
         self.gateway_tls = read["gateway_tls"]
+        self.files = read["files"]
         self.daemons = [Daemon(d["role"], d["name"], d["host"], d["address"]) for d in read["daemons"]]
+
+    def paths(self):
+        """{key: path} of the files that it names, but for those of nodes."""
+        tls = {f"tls.{key}": path for key, path in self.tls.items() if path}
+        return {"model": self.model, "cluster_token_file": self.token_file, **tls, **self.files}
 
     def daemon(self, name):
         return next((d for d in self.daemons if d.name == name), None)

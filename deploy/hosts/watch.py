@@ -51,7 +51,10 @@ class Client:
     def __init__(self, bin_folder, address, tls_ca):
         self.command = [str(bin_folder / "lamina"), "status"]
         self.address = address
-        self.environment = {**os.environ, **({"LAMINA_TLS_CA": tls_ca} if tls_ca else {})}
+        # That of the cluster, and not of another one that the user works with.
+        self.environment = {name: value for name, value in os.environ.items() if name != "LAMINA_TLS_CA"}
+        if tls_ca:
+            self.environment["LAMINA_TLS_CA"] = tls_ca
 
     def state(self):
         """"serving", "waiting for m1", ...; empty without an answer."""

@@ -56,6 +56,7 @@ struct StepItem {
   uint32_t first_position = 0;
   uint32_t query_tokens = 1;
   uint32_t first_seen = 0;  // As in AttentionItem.
+  uint32_t left_out = 0;    // Rows of q and out between the item before it and this one.
 };
 
 // A partial over blocks [first_block, first_block + blocks) that is left on a row's stack.
@@ -84,9 +85,10 @@ class CudaAttention {
   virtual ~CudaAttention() = default;
 
   // Takes the tables of a step: row r of q and outputs is the r-th query token of the items, in
-  // order. Waits until the device has fetched the step before (not until it has computed it),
-  // unless the tables are still the same. Errors: kResourceExhausted  a limit of the options, by
-  // name; the tables are those of before.
+  // order, and rows that are left out, which are neither read nor written. Waits until the device
+  // has fetched the step before (not until it has computed it), unless the tables are still the
+  // same. Errors: kResourceExhausted  a limit of the options, by name; the tables are those of
+  // before.
   //         kInvalidArgument    extents that end before a query token that only this device can
   //                             serve (held_token 0), or a held_token inside a block.
   virtual absl::Status LoadStep(absl::Span<const StepItem> items) = 0;
@@ -96,7 +98,7 @@ class CudaAttention {
   virtual uint32_t PartialsOf(uint32_t query_tokens, uint32_t blocks) const = 0;
   virtual uint32_t TokensFor(uint32_t query_tokens, uint32_t blocks, uint32_t partials) const = 0;
 
-  // Query tokens of the loaded step.
+  // Query tokens of the loaded step, without rows that are left out.
   virtual uint32_t rows() const = 0;
 
   // Attends all rows of the loaded step in one layer. Does not synchronise.

@@ -67,6 +67,7 @@ struct AttentionRow {
   uint32_t blocks = 0;
   uint32_t partial = 0;
   uint32_t step = 0;
+  uint32_t left_out = 0;  // Rows of out before it that no query token has.
   friend bool operator==(const AttentionRow&, const AttentionRow&) = default;
 };
 

@@ -80,12 +80,12 @@ KvLayers::Options LayerOptionsOf(const KvDeviceOptions& options, const Sizes& si
 }
 
 // Each lane has whole steps, each row once.
-CudaKvStepAttention::Options StepOptionsOf(const KvDeviceOptions& options) {
+CudaKvStepAttention::Options StepOptionsOf(const KvDeviceOptions& options, const StepLanes& lanes) {
   KvDeviceOptions step = options;
-  step.items_max = options.step_rows_max;
+  step.items_max = lanes.rows_max;
   const Sizes sizes(step);
   return {.layers = options.layers,
-          .lanes = options.step_lanes,
+          .lanes = lanes.lanes,
           .slots = options.slots,
           .attention = {.arithmetic = options.arithmetic,
                         .query_rows_max = static_cast<uint32_t>(sizes.items),
@@ -117,6 +117,7 @@ class CudaKvDevice final : public KvDevice, private KvDeviceRows {
     return seconds;
   }
   KvDeviceRows* device_rows() override { return this; }
+  absl::Status MakeStepLanes(const StepLanes& lanes) override;
   KvStepAttention* step_attention() override { return steps_.get(); }
   absl::StatusOr<std::unique_ptr<WindowChannel>> MakeChannel(
       const ChannelOptions& options) override;
@@ -205,6 +206,7 @@ class CudaKvDevice final : public KvDevice, private KvDeviceRows {
   std::vector<KvRun> runs_;
   std::vector<StepItem> step_items_;
   std::vector<float> folded_;
+  StepLanes step_lanes_;
   std::unique_ptr<CudaKvStepAttention> steps_;  // Null without lanes of steps.
 };
 
@@ -219,17 +221,13 @@ absl::StatusOr<std::unique_ptr<KvDevice>> CudaKvDevice::Create(int index,
     return absl::InvalidArgumentError("a KV device on CUDA keeps neither activations nor INT8");
   }
   const KvLayers::Options layers = LayerOptionsOf(options, sizes);
-  uint64_t device_bytes = KvLayers::DeviceBytes(layers) + sizes.RowBytes();
-  uint64_t pinned_bytes = KvLayers::PinnedBytes(layers) + sizes.RowBytes();
-  if (options.step_lanes > 0) {
-    device_bytes += CudaKvStepAttention::DeviceBytes(StepOptionsOf(options));
-    pinned_bytes += CudaKvStepAttention::PinnedBytes(StepOptionsOf(options));
-  }
   LAMINA_ASSIGN_OR_RETURN(Stream stream, Stream::Create());
-  LAMINA_ASSIGN_OR_RETURN(MemoryArena device_arena,
-                          MemoryArena::Create(ArenaKind::kDevice, device_bytes));
+  LAMINA_ASSIGN_OR_RETURN(
+      MemoryArena device_arena,
+      MemoryArena::Create(ArenaKind::kDevice, KvLayers::DeviceBytes(layers) + sizes.RowBytes()));
   LAMINA_ASSIGN_OR_RETURN(MemoryArena pinned_arena,
-                          MemoryArena::Create(ArenaKind::kPinnedHost, pinned_bytes));
+                          MemoryArena::Create(ArenaKind::kPinnedHost,
+                                              KvLayers::PinnedBytes(layers) + sizes.RowBytes()));
   std::unique_ptr<CudaKvDevice> device(new CudaKvDevice(options, std::move(info), std::move(stream),
                                                         std::move(device_arena),
                                                         std::move(pinned_arena)));
@@ -252,12 +250,21 @@ absl::Status CudaKvDevice::TakeMemory() {
   LAMINA_ASSIGN_OR_RETURN(peeked_, pinned_arena_.Take<std::byte>(kPeekBytesMax));
   runs_.reserve(sizes_.store_tokens);
   step_items_.reserve(sizes_.items);
-  LAMINA_RETURN_IF_ERROR(stream_.Synchronize());
-  if (options_.step_lanes > 0) {
-    LAMINA_ASSIGN_OR_RETURN(
-        steps_, CudaKvStepAttention::Create(StepOptionsOf(options_), info_, layers_, stream_,
-                                            usable_, device_arena_, pinned_arena_));
+  return stream_.Synchronize();
+}
+
+absl::Status CudaKvDevice::MakeStepLanes(const StepLanes& lanes) {
+  if (lanes == step_lanes_) {
+    return absl::OkStatus();
   }
+  steps_.reset();  // Both at once may not fit.
+  step_lanes_ = {};
+  if (lanes.lanes == 0) {
+    return absl::OkStatus();
+  }
+  LAMINA_ASSIGN_OR_RETURN(steps_, CudaKvStepAttention::Create(StepOptionsOf(options_, lanes), info_,
+                                                              layers_, stream_, usable_));
+  step_lanes_ = lanes;
   return absl::OkStatus();
 }
 

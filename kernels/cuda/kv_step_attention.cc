@@ -29,9 +29,8 @@ size_t WidestQuery(const CudaKvStepAttention::Options& options) {
   return widest;
 }
 
-}  // namespace
-
-uint64_t CudaKvStepAttention::DeviceBytes(const Options& options) {
+// Bytes that all lanes take, at most.
+uint64_t DeviceBytesOf(const CudaKvStepAttention::Options& options) {
   const uint64_t rows = options.attention.query_rows_max;
   const uint64_t lane = LayerAttentions::DeviceBytes(options.layers, options.attention) +
                         BytesOf<BFloat16>(rows * WidestRow(options)) +
@@ -40,46 +39,58 @@ uint64_t CudaKvStepAttention::DeviceBytes(const Options& options) {
   return options.lanes * lane;
 }
 
-uint64_t CudaKvStepAttention::PinnedBytes(const Options& options) {
+uint64_t PinnedBytesOf(const CudaKvStepAttention::Options& options) {
   const uint64_t lane = LayerAttentions::PinnedBytes(options.layers, options.attention) +
                         BytesOf<uint32_t>(options.attention.query_rows_max) +
                         kPieces * kPieceAlignment;
   return options.lanes * lane;
 }
 
+}  // namespace
+
 CudaKvStepAttention::CudaKvStepAttention(const Options& options, const KvLayers& layers,
-                                         const Stream& stores, std::atomic<bool>& usable)
-    : options_(options), layers_(layers), stores_(stores), usable_(usable) {
+                                         const Stream& stores, std::atomic<bool>& usable,
+                                         MemoryArena device_arena, MemoryArena pinned_arena)
+    : options_(options),
+      layers_(layers),
+      stores_(stores),
+      usable_(usable),
+      device_arena_(std::move(device_arena)),
+      pinned_arena_(std::move(pinned_arena)) {
   items_.reserve(options.attention.query_rows_max);
 }
 
 absl::StatusOr<std::unique_ptr<CudaKvStepAttention>> CudaKvStepAttention::Create(
     const Options& options, const DeviceInfo& info, const KvLayers& layers, const Stream& stores,
-    std::atomic<bool>& usable, MemoryArena& device_arena, MemoryArena& pinned_arena) {
-  std::unique_ptr<CudaKvStepAttention> steps(
-      new CudaKvStepAttention(options, layers, stores, usable));
+    std::atomic<bool>& usable) {
+  LAMINA_ASSIGN_OR_RETURN(MemoryArena device_arena,
+                          MemoryArena::Create(ArenaKind::kDevice, DeviceBytesOf(options)));
+  LAMINA_ASSIGN_OR_RETURN(MemoryArena pinned_arena,
+                          MemoryArena::Create(ArenaKind::kPinnedHost, PinnedBytesOf(options)));
+  std::unique_ptr<CudaKvStepAttention> steps(new CudaKvStepAttention(
+      options, layers, stores, usable, std::move(device_arena), std::move(pinned_arena)));
   for (uint32_t lane = 0; lane < options.lanes; ++lane) {
-    LAMINA_RETURN_IF_ERROR(steps->TakeLane(info, device_arena, pinned_arena));
+    LAMINA_RETURN_IF_ERROR(steps->TakeLane(info));
   }
   LAMINA_RETURN_IF_ERROR(steps->TryKernels());
   return steps;
 }
 
-absl::Status CudaKvStepAttention::TakeLane(const DeviceInfo& info, MemoryArena& device_arena,
-                                           MemoryArena& pinned_arena) {
+absl::Status CudaKvStepAttention::TakeLane(const DeviceInfo& info) {
   const uint64_t rows = options_.attention.query_rows_max;
   LAMINA_ASSIGN_OR_RETURN(Stream stream, Stream::Create());
   lanes_.push_back(std::make_unique<Lane>(std::move(stream)));
   Lane& lane = *lanes_.back();
   LAMINA_ASSIGN_OR_RETURN(lane.attentions,
                           LayerAttentions::Create(options_.layers, options_.attention, info,
-                                                  device_arena, pinned_arena, lane.stream));
-  LAMINA_ASSIGN_OR_RETURN(lane.rows, device_arena.Take<BFloat16>(rows * WidestRow(options_)));
-  LAMINA_ASSIGN_OR_RETURN(lane.out, device_arena.Take<BFloat16>(rows * WidestQuery(options_)));
-  return lane.slots.Take(rows, device_arena, pinned_arena);
+                                                  device_arena_, pinned_arena_, lane.stream));
+  LAMINA_ASSIGN_OR_RETURN(lane.rows, device_arena_.Take<BFloat16>(rows * WidestRow(options_)));
+  LAMINA_ASSIGN_OR_RETURN(lane.out, device_arena_.Take<BFloat16>(rows * WidestQuery(options_)));
+  return lane.slots.Take(rows, device_arena_, pinned_arena_);
 }
 
-// A unit of one row in a layer of each kind: zeros, which go into a slot that has them.
+// A unit of one row in a layer of each kind, whose k and v are those of the slot that they go into:
+// somebody's may lie there.
 absl::Status CudaKvStepAttention::TryKernels() {
   const Extent slot = {.first_slot = 0, .tokens = 1};
   const StepRow row = {.extents = {&slot, 1}};
@@ -92,8 +103,25 @@ absl::Status CudaKvStepAttention::TryKernels() {
       ++layer;
     }
     LAMINA_RETURN_IF_ERROR(TryBeginStep(lane, {&row, 1}));
+    LAMINA_RETURN_IF_ERROR(ReadFirstSlot(lane, layer));
     LAMINA_RETURN_IF_ERROR(TryAttend(lane, layer));
     LAMINA_RETURN_IF_ERROR(lane.stream.Synchronize());
+  }
+  return absl::OkStatus();
+}
+
+// K and V of slot 0 become those of the lane's first row. Head by head: these may lie further apart
+// than the strides that a copy of rows takes, 2 GiB.
+absl::Status CudaKvStepAttention::ReadFirstSlot(const Lane& lane, uint32_t index) {
+  const KvLayers::Layer& layer = layers_[index];
+  const AttentionDescriptor& d = layer.descriptor;
+  BFloat16* const k = lane.rows + d.q_width();
+  BFloat16* const v = k + d.kv_width();
+  const size_t bytes = d.head_dim * sizeof(BFloat16);
+  for (size_t head = 0; head < d.kv_heads; ++head) {
+    const size_t from = head * layer.head_stride;
+    LAMINA_RETURN_IF_ERROR(CopyAsync(k + head * d.head_dim, layer.k + from, bytes, lane.stream));
+    LAMINA_RETURN_IF_ERROR(CopyAsync(v + head * d.head_dim, layer.v + from, bytes, lane.stream));
   }
   return absl::OkStatus();
 }

@@ -7,7 +7,8 @@
 // Each kernel runs once in Create(): loading one may wait for those that run, and these may be
 // waits.
 //
-// Memory: taken from the CudaKvDevice's arenas in Create().   Threading: as KvStepAttention says.
+// Memory: arenas of its own, so that lanes come and go while K and V stay.
+// Threading: as KvStepAttention says.
 
 #pragma once
 
@@ -34,15 +35,15 @@ class CudaKvStepAttention final : public KvStepAttention {
     LayerAttentions::Options attention;  // For each lane; its rows are those of a step.
   };
 
-  // Bytes that Create() will take, at most.
-  static uint64_t DeviceBytes(const Options& options);
-  static uint64_t PinnedBytes(const Options& options);
-
   // `layers`, and the stream that the device's Store() uses, outlive it. `usable` is lowered when a
-  // call fails. Waits for the kernels that it tries.
-  static absl::StatusOr<std::unique_ptr<CudaKvStepAttention>> Create(
-      const Options& options, const DeviceInfo& info, const KvLayers& layers, const Stream& stores,
-      std::atomic<bool>& usable, MemoryArena& device_arena, MemoryArena& pinned_arena);
+  // call fails. Waits for the kernels that it tries, which leave K and V as they are.
+  // Errors: kResourceExhausted  memory was refused; says how much was asked for.
+  //         others are the device's.
+  static absl::StatusOr<std::unique_ptr<CudaKvStepAttention>> Create(const Options& options,
+                                                                     const DeviceInfo& info,
+                                                                     const KvLayers& layers,
+                                                                     const Stream& stores,
+                                                                     std::atomic<bool>& usable);
   CudaKvStepAttention(const CudaKvStepAttention&) = delete;
   CudaKvStepAttention& operator=(const CudaKvStepAttention&) = delete;
 
@@ -69,10 +70,11 @@ class CudaKvStepAttention final : public KvStepAttention {
   };
 
   CudaKvStepAttention(const Options& options, const KvLayers& layers, const Stream& stores,
-                      std::atomic<bool>& usable);
-  absl::Status TakeLane(const DeviceInfo& info, MemoryArena& device_arena,
-                        MemoryArena& pinned_arena);
+                      std::atomic<bool>& usable, MemoryArena device_arena,
+                      MemoryArena pinned_arena);
+  absl::Status TakeLane(const DeviceInfo& info);
   absl::Status TryKernels();
+  absl::Status ReadFirstSlot(const Lane& lane, uint32_t layer);
   absl::Status CheckStep(uint32_t lane, absl::Span<const StepRow> rows) const;
   absl::Status TryBeginStep(Lane& lane, absl::Span<const StepRow> rows);
   absl::Status TryAttend(const Lane& lane, uint32_t layer);
@@ -87,6 +89,8 @@ class CudaKvStepAttention final : public KvStepAttention {
   const KvLayers& layers_;
   const Stream& stores_;
   std::atomic<bool>& usable_;
+  MemoryArena device_arena_;
+  MemoryArena pinned_arena_;
   std::vector<std::unique_ptr<Lane>> lanes_;
   std::vector<StepItem> items_;
 };

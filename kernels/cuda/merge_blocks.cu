@@ -174,11 +174,13 @@ __device__ inline float ShareWithSink(float lse, float sink) {
   return weight / (weight + ExpCanonical(sink - m));
 }
 
-__device__ inline void WriteOutput(const MergeBlocksArguments& a, const Stack& stack) {
+__device__ inline void WriteOutput(const MergeBlocksArguments& a, const AttentionRow& row,
+                                   const Stack& stack) {
   const bool empty = stack.size == 0 || stack.lse[0] == kMinusInfinity;
   const float share =
       a.has_sinks && !empty ? ShareWithSink(stack.lse[0], a.sinks[blockIdx.y]) : 1.0f;
-  uint16_t* const out = a.out + blockIdx.x * a.out_stride + size_t{blockIdx.y} * stack.head_dim;
+  const size_t out_row = size_t{blockIdx.x} + row.left_out;
+  uint16_t* const out = a.out + out_row * a.out_stride + size_t{blockIdx.y} * stack.head_dim;
   for (int d = static_cast<int>(threadIdx.x); d < stack.head_dim; d += kThreads) {
     out[d] = RoundOutputCanonical(empty ? 0.0f : share * stack.out[d]);
   }
@@ -209,7 +211,7 @@ __global__ void __launch_bounds__(kThreads) MergeBlocksKernel(const MergeBlocksA
   while (stack.size > 1) {
     MergeTopTwo(stack);
   }
-  WriteOutput(a, stack);
+  WriteOutput(a, row, stack);
 }
 
 // A thread copies eight elements of K and of V.

@@ -78,6 +78,7 @@ class Filler {
                                       options_.query_rows_max));
     LAMINA_RETURN_IF_ERROR(
         CheckLimit("extents", tables_.extents.size() + item.extents.size(), options_.extents_max));
+    left_out_ += item.left_out;
     const auto first_extent = static_cast<uint32_t>(tables_.extents.size());
     uint32_t begin = 0;
     for (const Extent& extent : item.extents) {
@@ -132,7 +133,7 @@ class Filler {
     const uint32_t runs = empty ? 0 : ((end_block - 1) >> log2) + 1 - first_run;
     LAMINA_RETURN_IF_ERROR(CheckLimit("partials", tables_.partials + uint64_t{runs} * tile.count,
                                       options_.partials_max));
-    AttentionUnit unit = {.row = static_cast<uint32_t>(tables_.rows.size()),
+    AttentionUnit unit = {.row = static_cast<uint32_t>(tables_.rows.size()) + left_out_,
                           .query_tokens = tile.count,
                           .first_position = static_cast<uint32_t>(position),
                           .partial = tables_.partials,
@@ -179,7 +180,8 @@ class Filler {
                             .first_block = empty ? held : row.first,
                             .blocks = empty ? 0 : end - row.first,
                             .partial = row.partial,
-                            .step = row.step});
+                            .step = row.step,
+                            .left_out = left_out_});
   }
 
   static uint32_t BlocksUntil(uint64_t end) {
@@ -189,6 +191,7 @@ class Filler {
   const CudaAttentionOptions& options_;
   const StepCut& cut_;
   StepTables& tables_;
+  uint32_t left_out_ = 0;  // Before the item at hand.
   std::vector<AttentionUnit> runs_;
 };
 

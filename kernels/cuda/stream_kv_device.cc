@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstddef>
+#include <cstdint>
 #include <cstring>
 #include <optional>
 #include <string>
@@ -20,6 +22,8 @@ namespace lamina::kernels::cuda {
 namespace {
 
 constexpr uint64_t kPieceAlignment = 256;  // Alignment of a MemoryArena's pieces.
+// Rows that one launch leaves out at a time, at most.
+constexpr size_t kLeftOutMax = size_t{1} << 16;
 
 uint32_t BlocksOf(uint64_t tokens) {
   return static_cast<uint32_t>((tokens + kBlockTokens - 1) / kBlockTokens);
@@ -107,10 +111,12 @@ class StreamKvDevice final : public KvDevice {
   }
 
  private:
-  // Items whose rows of q and of out follow each other, which one launch takes.
+  // Items whose rows of q and of out follow each other, or with as many rows between them in both,
+  // which one launch takes.
   struct Part {
     std::vector<StepItem> items;
     uint32_t rows = 0;
+    uint32_t left_out = 0;  // Rows between those.
     uint32_t partials = 0;
     size_t extents = 0;
     const BFloat16* q = nullptr;
@@ -120,14 +126,31 @@ class StreamKvDevice final : public KvDevice {
 
     void Clear() {
       items.clear();
-      rows = partials = 0;
+      rows = left_out = partials = 0;
       extents = 0;
     }
-    // Whether the item's rows from `done` on are the next.
-    bool GoesOn(const AttentionItem& item, uint32_t done) const {
-      return q_stride == item.q_stride && out_stride == item.out_stride &&
-             q + rows * q_stride == item.q + done * q_stride &&
-             out + rows * out_stride == item.out + done * out_stride;
+    // How many rows lie between the last one, if there is any, and the item's from `done` on.
+    // Nothing: one launch does not take both.
+    std::optional<uint32_t> RowsBefore(const AttentionItem& item, uint32_t done) const {
+      if (rows == 0) {
+        return 0;
+      }
+      if (q_stride != item.q_stride || out_stride != item.out_stride) {
+        return std::nullopt;
+      }
+      const size_t next = size_t{rows} + left_out;
+      const std::ptrdiff_t ahead = item.q + done * q_stride - (q + next * q_stride);
+      const std::ptrdiff_t out_ahead = item.out + done * out_stride - (out + next * out_stride);
+      if (ahead < 0 || out_ahead < 0) {
+        return std::nullopt;
+      }
+      const size_t between = q_stride == 0 ? 0 : static_cast<size_t>(ahead) / q_stride;
+      const bool alike = between * q_stride == static_cast<size_t>(ahead) &&
+                         between * out_stride == static_cast<size_t>(out_ahead);
+      if (!alike || between > kLeftOutMax) {
+        return std::nullopt;
+      }
+      return static_cast<uint32_t>(between);
     }
   };
 
@@ -186,24 +209,25 @@ class StreamKvDevice final : public KvDevice {
             std::min(item.query_tokens - done, limits_.query_rows_max - part_.rows), blocks,
             limits_.partials_max - part_.partials);
         const bool fits = room > 0 && part_.extents + item.extents.size() <= limits_.extents_max;
-        if (part_.rows > 0 && (!fits || !part_.GoesOn(item, done))) {
-          LAMINA_RETURN_IF_ERROR(AttendPart(layer));
+        const std::optional<uint32_t> between = part_.RowsBefore(item, done);
+        if (fits && between.has_value()) {
+          AddToPart(item, done, room, *between);
+          part_.partials += layer.attention->PartialsOf(room, blocks);
+          done += room;
           continue;
         }
-        if (!fits) {
+        if (part_.rows == 0) {
           return absl::InternalError(
               absl::StrCat(name_, ": a query token at ", item.first_position + done, " with ",
                            item.extents.size(), " extents is more than this device was made for"));
         }
-        AddToPart(item, done, room);
-        part_.partials += layer.attention->PartialsOf(room, blocks);
-        done += room;
+        LAMINA_RETURN_IF_ERROR(AttendPart(layer));
       }
     }
     return AttendPart(layer);
   }
 
-  void AddToPart(const AttentionItem& item, uint32_t done, uint32_t tokens) {
+  void AddToPart(const AttentionItem& item, uint32_t done, uint32_t tokens, uint32_t left_out) {
     if (part_.rows == 0) {
       part_.q = item.q + done * item.q_stride;
       part_.q_stride = item.q_stride;
@@ -213,8 +237,10 @@ class StreamKvDevice final : public KvDevice {
     part_.items.push_back({.extents = item.extents,
                            .first_position = item.first_position + done,
                            .query_tokens = tokens,
-                           .first_seen = item.first_seen});
+                           .first_seen = item.first_seen,
+                           .left_out = left_out});
     part_.rows += tokens;
+    part_.left_out += left_out;
     part_.extents += item.extents.size();
   }
 
@@ -256,10 +282,9 @@ absl::StatusOr<std::unique_ptr<KvDevice>> MakeStreamKvDevice(const KvDeviceOptio
   if (options.layers.empty() || options.slots == 0) {
     return absl::InvalidArgumentError("a KV device needs layers and slots");
   }
-  if (options.step_lanes > 0 || options.activation_width > 0 || options.int8_slots > 0) {
+  if (options.activation_width > 0 || options.int8_slots > 0) {
     return absl::InvalidArgumentError(
-        "K and V with a compute device on CUDA serve no whole steps, and keep neither activations "
-        "nor INT8");
+        "K and V with a compute device on CUDA keep neither activations nor INT8");
   }
   LAMINA_ASSIGN_OR_RETURN(Event fetched, Event::Create());
   auto device = std::make_unique<StreamKvDevice>(options, partial_bytes_max, info, stream,

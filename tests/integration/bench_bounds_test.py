@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What suites compare their figures with: bounds of the same run, predictions, and sides in turns. Nothing is measured here."""
 
+import argparse
 import contextlib
 import io
 import json
@@ -18,13 +19,16 @@ import decode  # noqa: E402
 import fetch  # noqa: E402
 import fetch_attention  # noqa: E402
 import floor  # noqa: E402
+import local  # noqa: E402
 import paper_hybridserve  # noqa: E402
 import peer_systems  # noqa: E402
+import prefill  # noqa: E402
 import sampling  # noqa: E402
 import spill  # noqa: E402
 import spill_model  # noqa: E402
 import tables  # noqa: E402
 import threads  # noqa: E402
+import trace  # noqa: E402
 import turns  # noqa: E402
 
 
@@ -220,6 +224,67 @@ class FloorTest(unittest.TestCase):
         self.assertIn("| one node (`local`) | 1 x 1024 | 1 | 257 | 60.0 | 10.0 | 4.9 | 0.49 | 100 |", table)
 
 
+class ClusterTest(unittest.TestCase):
+    def test_a_start_that_is_interrupted_leaves_no_daemon(self):
+        for end in (KeyboardInterrupt, SystemExit):
+            running = cluster.Cluster(1)
+            daemons = []
+
+            def started(*_, **__):
+                daemons.append(mock.Mock())
+                return daemons[-1]
+
+            with mock.patch.multiple(cluster, need=mock.DEFAULT, need_model=mock.DEFAULT), \
+                    mock.patch.object(cluster.subprocess, "Popen", started), mock.patch.object(running, "status", side_effect=end), \
+                    self.assertRaises(end):
+                with running:
+                    self.fail("it has not started")
+            self.assertEqual(len(daemons), 4)
+            for daemon in daemons:
+                daemon.terminate.assert_called_once()
+                daemon.wait.assert_called()
+            self.assertFalse(pathlib.Path(running.folder.name).exists())
+
+
+class PrefillTest(unittest.TestCase):
+    def test_the_row_has_the_prompt_that_was_asked(self):
+        readers = mock.Mock(gaps=lambda *_: [10.0, 20.0])
+        running = mock.Mock(address="here:7400")
+        with mock.patch.object(prefill, "Readers", lambda *_: readers), mock.patch.object(prefill.subprocess, "Popen") as asked, \
+                mock.patch.multiple(prefill.cluster, Cluster=lambda *_, **__: contextlib.nullcontext(running)), \
+                mock.patch.object(prefill, "program", lambda name: name), contextlib.redirect_stdout(io.StringIO()):
+            asked.return_value.communicate.return_value = ('{"prompt_tokens": 4001, "ttft_ms": 5}', None)
+            row = prefill.measure(argparse.Namespace(server=None, lanes="auto", rows=2, tokens=9, prompt_tokens=4096), "inline", 512, None)
+        self.assertEqual((row["prompt_tokens"], row["during"]["tokens"]), (4001, 2))
+
+
+class TraceTest(unittest.TestCase):
+    ARGUMENTS = types.SimpleNamespace(rows=16, context=4096, server=None)
+
+    def test_nothing_is_measured_while_prompts_are_computed(self):
+        begun = iter([False, False, True])
+        running = mock.Mock(all_decode=lambda: next(begun))
+        with mock.patch.object(trace.time, "sleep"):
+            trace.begin(running, self.ARGUMENTS)
+        self.assertEqual(next(begun, "none left"), "none left")
+        # Prompt and answer are no more than the cluster takes.
+        running.begin_load.assert_called_once_with(16, 4096, answer_tokens=4096)
+
+    def test_a_load_that_is_refused_ends_the_suite(self):
+        running = cluster.Running("here")
+        running.first_tokens = lambda: 0.0
+        with mock.patch.object(cluster.subprocess, "Popen") as started, mock.patch.object(trace.time, "sleep"), \
+                self.assertRaisesRegex(RuntimeError, "the load of 16 requests ended before it was measured"):
+            started.return_value.poll.return_value = 1
+            trace.begin(running, self.ARGUMENTS)
+        self.assertEqual(started.call_args[0][0][-2:], ["--output-tokens", "4096"])
+
+    def test_a_rate_is_that_between_ends_of_steps(self):
+        ends = iter([(10.0, 160), (12.5, 660)])
+        with mock.patch.object(trace.time, "sleep"):
+            self.assertEqual(trace.tokens_per_second(mock.Mock(step_end=lambda: next(ends)), 2), 200)
+
+
 class SidesTest(unittest.TestCase):
     """What two sides of a comparison are, and how it is judged."""
 
@@ -240,6 +305,49 @@ class SidesTest(unittest.TestCase):
     def test_a_side_has_its_threads(self):
         self.assertIn(", threads: 16}", self.side(threads=16).running.config.read_text())
         self.assertNotIn("threads:", self.side().running.config.read_text())
+
+    def compare(self, forms, **keys):
+        """(What is found, printed, seconds of each turn by side) of a side whose steps take 20 ms and one of 10 ms, in four turns."""
+        sides, spans = [], {}
+
+        for name, step, form in (("slow", 0.02, forms[0]), ("fast", 0.01, forms[1])):
+            side = turns.Side(name, lanes="auto", local=True, **keys)
+            self.addCleanup(side.running.folder.cleanup)
+            side.running.load_rows = 16
+
+            def turn(seconds, side=side, step=step, form=form):
+                spans.setdefault(side.name, []).append(seconds)
+                side.weights = form
+                return cluster.Stretch(16 / step, {}, 16000.0, 16)
+
+            side.turn = turn
+            sides.append(side)
+        with mock.patch.multiple(turns, begin=mock.DEFAULT, end=mock.DEFAULT), contextlib.redirect_stdout(io.StringIO()) as out:
+            found = turns.compare(sides, 16, 1000, 4, 2.0)
+        return found, out.getvalue(), spans
+
+    def test_rows_of_the_faster_side_get_no_more_tokens(self):
+        found, _, spans = self.compare(("bf16 257.3 MiB", "bf16 257.3 MiB"))
+        self.assertEqual(spans["slow"], [2.0] * 4)
+        self.assertEqual(spans["fast"][0], 2.0)
+        for seconds in spans["fast"][1:]:
+            self.assertAlmostEqual(seconds, 1.0)
+        self.assertAlmostEqual(found["slow"]["ratio"], 2)
+
+    def test_sides_that_chose_other_forms_of_weights_are_named(self):
+        odd = ("Q4_1 63.9 MiB, bf16 54.2 MiB", "bf16 257.3 MiB")
+        found, text, _ = self.compare(odd)
+        self.assertEqual((found["slow"]["weights"], found["fast"]["weights"]), odd)
+        self.assertIn("weights differ, and ratios are of that too: slow Q4_1 63.9 MiB, bf16 54.2 MiB; fast bf16 257.3 MiB\n", text)
+        for forms, keys in (((odd[0], odd[0]), {}), (odd, {"weights": "packed"})):
+            self.assertEqual(self.compare(forms, **keys)[1], "")
+
+    def test_pools_and_one_node_have_one_form_of_weights(self):
+        for words, form in ((("--weights", "auto"), None), ((), "bf16")):
+            parser = argparse.ArgumentParser()
+            turns.add_weights(parser)
+            keys = local.keys_of(argparse.Namespace(capacity="3GiB", **vars(parser.parse_args(words))))
+            self.assertEqual(keys, {"capacity": "3GiB", "weights": form})
 
     def test_draws_are_judged_by_turns(self):
         found = {"rows": 16, "context": 1024, "drawn": {"tokens_per_second": 490, "ratio": 1.02, "ratios": [1.01, 1.02, 1.04]},

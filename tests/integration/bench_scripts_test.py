@@ -23,6 +23,7 @@ import all as all_suites  # noqa: E402
 import choice  # noqa: E402
 import cluster  # noqa: E402
 import conversations  # noqa: E402
+import fetch  # noqa: E402
 import gateway  # noqa: E402
 import int8  # noqa: E402
 import places  # noqa: E402
@@ -141,6 +142,13 @@ class RunScriptTest(SuiteTest):
             self.assertEqual(done.returncode, 2, done.stdout)
             self.assertIn("known: lamina, local, local_bf16, auto, llama.cpp, vLLM", done.stderr)
 
+    def test_a_file_that_cannot_be_written_is_refused_before_anything_is_measured(self):
+        (self.tree / "figures").mkdir()
+        for file in ("figures", "no/such/folder.json"):
+            done = self.run_suite("decode", "--json", str(self.tree / file))
+            self.assertEqual(done.returncode, 2, done.stdout)
+            self.assertIn(f"--json {self.tree / file}: it is a folder, or its folder is not there", done.stderr)
+
     def test_names_the_command_that_gets_the_model(self):
         for name in ("lamina", "lamina-coordinator", "lamina-compute", "lamina-memory"):
             write_program(self.tree / "build/release/bin" / name, "")
@@ -250,6 +258,15 @@ class AllTest(SuiteTest):
         self.assertEqual(running.wait(60), 128 + signal.SIGTERM)
         self.assert_nothing_is_left()
 
+    def test_a_second_signal_while_it_ends_its_suite_leaves_nothing_either(self):
+        process = mock.Mock(pid=7)
+        process.poll.return_value = None
+        process.wait.side_effect = [KeyboardInterrupt, 0]
+        sent = []
+        with mock.patch.object(all_suites.os, "killpg", lambda _, number: sent.append(number)), self.assertRaises(KeyboardInterrupt):
+            all_suites.end(process)
+        self.assertEqual(sent, [signal.SIGTERM, signal.SIGKILL])
+
     def test_another_machines_file_is_refused(self):
         path = self.tree / "all.json"
         path.write_text(json.dumps({"machine": "another", "suites": {}}))
@@ -310,6 +327,19 @@ class ServerTest(SuiteTest):
         with remotes, self.assertRaisesRegex(SystemExit, "serves Llama; the committed text is tokens of SmolLM2"):
             int8.on_one(arguments, [1, 2])
 
+    def test_streams_of_a_cluster_that_serves_have_no_bounds_of_this_machine(self):
+        stretch = mock.Mock(tokens_per_second=100, shares={("m0", "reply"): 0.5})
+        running = mock.Mock(decode_rate=lambda *_: stretch, rates=[9e9])
+        path = self.tree / "fetch.json"
+        with mock.patch.object(fetch, "FetchingRemote", lambda _: contextlib.nullcontext(running)), \
+                mock.patch.object(fetch, "copy_rate", side_effect=AssertionError("of another machine")), \
+                mock.patch.object(sys, "argv", ["fetch.py", "--server", "here:7400", "--points", "4x1024", "--json", str(path)]), \
+                contextlib.redirect_stdout(io.StringIO()) as out:
+            fetch.main()
+        self.assertIn("| as its file says | as its file says | 4 | 1024 | 100.0 | 40.0 | 0.50 | 9.0 |\n", out.getvalue())
+        self.assertNotIn("copy", out.getvalue())
+        self.assertEqual(json.loads(path.read_text())["server"], "here:7400")
+
     def test_steps_come_from_the_counters_of_status(self):
         self.serve()
         with contextlib.redirect_stdout(io.StringIO()) as out:
@@ -334,6 +364,13 @@ class ServerTest(SuiteTest):
 
 
 class GatewayTest(unittest.TestCase):
+    def test_one_request_at_a_time_may_be_all(self):
+        running = gateway.GatewayCluster(1, "")
+        self.addCleanup(running.folder.cleanup)
+        text = running.config.read_text()
+        self.assertIn("lanes: 2,", text)
+        self.assertIn("running_max: 2}", text)  # Not fewer than lanes, which would be refused.
+
     def test_a_way_without_times_has_none_rather_than_zeros(self):
         self.assertEqual(gateway.tpot_of([{"p50": 1.0, "p99": 9.0}, {"p50": 2.0, "p99": 5.0}, {"p50": 3.0, "p99": 7.0}]), {"p50": 2.0, "p99": 7.0})
         self.assertIsNone(gateway.tpot_of([None, None]))

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The lamina command without a cluster: usage, messages, exit statuses, local commands."""
 
+import fcntl
 import json
 import os
 import re
@@ -166,6 +167,22 @@ class UsageTest(unittest.TestCase):
             self.assert_fails(run(*batch, "/dev/null", server=server), 1, "not running")
             self.assert_fails(run(*batch, folder, server=server), 1, folder, "Is a directory")
 
+    def test_a_batch_may_be_large_and_one_at_a_time_writes(self):
+        server = f"127.0.0.1:{unused_port()}"
+        with tempfile.TemporaryDirectory() as folder:
+            requests, results = Path(folder) / "requests.jsonl", Path(folder) / "results.jsonl"
+            requests.write_text(" " * (70 << 20) + '\n{"custom_id": "a", "method": "POST", "url": "/v1/completions", "body": {"prompt": "x"}}\n')
+            batch = ["batch", "--input", str(requests), "--output", str(results)]
+            self.assert_fails(run(*batch, server=server), 1, "not running")
+            half = '{"id":"batch_req_a","cus'  # Of a line that another command writes just now.
+            results.write_text(half)
+            with open(results, encoding="ascii") as other:
+                fcntl.flock(other, fcntl.LOCK_EX)
+                self.assert_fails(run(*batch, server=server), 1, str(results), "another command writes there")
+            self.assertEqual(results.read_text(), half)
+            self.assert_fails(run(*batch, server=server), 1, "not running")
+            self.assertEqual(results.read_text(), "")
+
     def test_the_environment_names_the_server_and_the_flag_wins(self):
         env = {"LAMINA_SERVER": f"127.0.0.1:{unused_port()}"}
         self.assert_fails(run("status", env=env), 1, env["LAMINA_SERVER"])
@@ -210,6 +227,15 @@ class DoctorTest(unittest.TestCase):
             line = process.stdout.readline()
         host = re.escape(socket.gethostname())
         self.assertRegex(line, rf"^serving at 0\.0\.0\.0:(\d+); .* --peer {host}:\1 --cluster-token-file {re.escape(token)}$")
+
+    def test_a_secret_that_cannot_be_read_is_said(self):
+        """Not only that the other doctor wants one."""
+        missing = "/nonexistent/cluster.token"
+        for more in ([], ["--only-peer"]):
+            result = run("doctor", "--peer", f"127.0.0.1:{unused_port()}", "--cluster-token-file", missing, "--json", *more)
+            findings = {finding["check"]: finding for finding in json.loads(result.stdout)}
+            self.assertEqual((result.returncode, findings["secret"]["state"]), (1, "fail"), result.stdout)
+            self.assertIn(missing, findings["secret"]["found"])
 
 
 class DaemonTest(unittest.TestCase):

@@ -5,8 +5,10 @@
 The pretenders are shell scripts in a folder of their own; `lamina config` is the real one.
 """
 
+import json
 import os
 import re
+import resource
 import signal
 import socket
 import subprocess
@@ -17,10 +19,10 @@ from pathlib import Path
 
 from harness import BIN, REPO, cluster_file
 
-# Takes the real command for all but status, which says what the file `state` says.
+# Takes the real command for all but status, which says what the file `state` says; not to who would speak TLS.
 LAMINA = """#!/bin/bash
 if [[ $1 == status ]]; then
-  [[ -f {dir}/state ]] || exit 1
+  [[ -f {dir}/state && -z ${{LAMINA_TLS_CA:-}} ]] || exit 1
   echo "{{\\"epoch\\":1,\\"state\\":\\"$(cat {dir}/state)\\",\\"model\\":\\"m\\"}}"
 else
   exec {bin}/lamina "$@"
@@ -102,9 +104,9 @@ class ClusterScriptTest(unittest.TestCase):
         return [str(REPO / "deploy/cluster.sh"), *arguments, "--cluster", str(self.file),
                 "--state", str(state or self.state), "--bin", str(binaries or self.bin)]
 
-    def script(self, *arguments, **keys):
-        return subprocess.run(self.command(*arguments, **keys), capture_output=True, text=True,
-                              cwd=self.directory, timeout=120)
+    def script(self, *arguments, state=None, binaries=None, **keys):
+        keys = {"capture_output": True, "text": True, "cwd": self.directory, "timeout": 120, **keys}
+        return subprocess.run(self.command(*arguments, state=state, binaries=binaries), **keys)
 
     def pids(self):
         return {path.stem: int(path.read_text()) for path in self.state.glob("*.pid")}
@@ -130,6 +132,10 @@ class ClusterScriptTest(unittest.TestCase):
         self.assertEqual(self.pids(), {})
         self.assertIn("m0 ends", (self.state / "m0.log").read_text(), "it was let drain")
 
+    def test_the_ca_of_another_cluster_is_not_asked(self):
+        result = self.script("up", "--wait", "20", env={**os.environ, "LAMINA_TLS_CA": "/nonexistent/of_another_cluster.pem"})
+        self.assertEqual(result.returncode, 0, result.stderr)
+
     def test_a_node_that_cannot_serve_is_not_waited_for(self):
         for state, shown in (("m1 failed: no room for its windows", "m1"),
                              ("cannot serve: 4 memory nodes for 3 KV heads", "coordinator")):
@@ -144,6 +150,17 @@ class ClusterScriptTest(unittest.TestCase):
     def test_the_model_is_found_from_here_and_handed_on_as_an_absolute_path(self):
         self.assertEqual(self.script("up").returncode, 0)
         self.assertIn(f"model: {self.model}\n", (self.state / "cluster.yaml").read_text())
+
+    def test_files_of_the_coordinator_and_the_gateway_stay_where_they_were(self):
+        """A restart that is typed in another folder finds the same journal."""
+        self.file.write_text(cluster_file(model="model.gguf", chat_template="it's.jinja",
+                                          coordinator={"listen": "127.0.0.1:0", "journal": "live/journal", "spans": "/dev/null"},
+                                          gateway={"listen": "127.0.0.1:0", "api_keys_file": "link/../keys"}))
+        self.assertEqual(self.script("up").returncode, 0)
+        written = subprocess.check_output([str(BIN / "lamina"), "config", "--json", "--cluster", str(self.state / "cluster.yaml")])
+        self.assertEqual(json.loads(written)["files"], {
+            "chat_template": f"{self.directory}/it's.jinja", "coordinator.spans": "/dev/null",
+            "coordinator.journal": f"{self.directory}/live/journal", "gateway.api_keys_file": f"{self.directory}/link/../keys"})
 
     def test_other_hosts_are_told_an_address_that_they_can_reach(self):
         self.file.write_text(cluster_file(
@@ -243,6 +260,14 @@ class ClusterScriptTest(unittest.TestCase):
         self.assertIn("other settings", result.stderr)
         self.assertEqual(self.script("down").returncode, 0)
         self.assertEqual(self.script("up", "--set", "pipeline.lanes=1").returncode, 0)
+
+    def test_up_from_a_folder_with_other_files_says_which(self):
+        self.file.write_text(cluster_file(model=self.model, coordinator={"listen": "127.0.0.1:0", "journal": "live/journal"}))
+        self.assertEqual(self.script("up").returncode, 0)
+        elsewhere = self.script("up", cwd="/")
+        self.assertEqual(elsewhere.returncode, 1)
+        self.assertIn(f"other settings (coordinator.journal: {self.directory}/live/journal there, /live/journal here; relative", elsewhere.stderr)
+        self.assertEqual(self.script("up").returncode, 0, "it mends from where it was started")
 
     def test_memory_nodes_that_join_and_leave_need_no_down(self):
         def name_in_file(*names):
@@ -470,6 +495,47 @@ class ClusterScriptTest(unittest.TestCase):
         self.assertEqual(status.returncode, 0, status.stderr)
         self.assertIn(f"m1           pid {self.pids()['m1']}", status.stdout)
 
+    def test_what_reads_the_output_may_go(self):
+        self.script("up")
+        for action in (["logs", "m0"], ["logs"], ["status"], ["--help"]):
+            read, write = os.pipe()
+            os.close(read)
+            result = self.script(*action, capture_output=False, stdout=write, stderr=subprocess.PIPE)
+            os.close(write)
+            self.assertEqual((result.returncode, result.stderr), (128 + signal.SIGPIPE, ""), action)
+
+    def test_a_full_disk_leaves_what_was_written_before(self):
+        self.script("up")
+        before = (self.state / "cluster.yaml").read_text()
+        self.file.write_text(cluster_file(model="model.gguf", memory=[{"name": f"m{i}", "capacity": "256MiB"} for i in range(3)]))
+        full = self.script("up", preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0)))
+        self.assertEqual(full.returncode, 1, full.stderr)
+        self.assertIn(f"{self.state}/cluster.yaml: File too large; pid files and logs go to {self.state}", full.stderr)
+        self.assertEqual((self.state / "cluster.yaml").read_text(), before)
+        self.assertEqual(list(self.state.glob("*.partial")), [])
+
+    def test_a_daemon_whose_pid_cannot_be_written_down_is_ended(self):
+        self.state.mkdir()
+        (self.state / "m1.pid").symlink_to("/nonexistent/m1.pid")
+        (self.directory / "state").write_text("waiting for m1")
+        result = self.script("up")
+        self.assertEqual(result.returncode, 1, result.stderr)
+        self.assertRegex(result.stderr, "m1 cannot be started: localhost: .*m1.pid")
+        self.assertNotIn("could not be stopped", result.stderr)
+        self.assertEqual(self.pids(), {}, "nor do the others run on")
+
+        end, file = time.monotonic() + 60, str(self.state / "cluster.yaml").encode()
+        while left := [path for path in Path("/proc").glob("[0-9]*/cmdline") if file in self.command_line(path).split(b"\0")]:
+            self.assertLess(time.monotonic(), end, left)
+            time.sleep(0.05)
+
+    @staticmethod
+    def command_line(path):
+        try:
+            return path.read_bytes()
+        except OSError:  # It has ended.
+            return b""
+
     def test_what_the_system_refuses_is_said_with_what_to_do(self):
         def fails(*arguments, says, status=1, **keys):
             result = self.script(*arguments, **keys)
@@ -486,6 +552,8 @@ class ClusterScriptTest(unittest.TestCase):
         fails("up", says=f"Not a directory; pid files and logs go to {self.model}: let this user write there", state=self.model)
         fails("status", "--ssh", "ssh -F 'my", says="--ssh or LAMINA_SSH is no command line: ssh -F 'my (No closing quotation)", status=2)
         fails("status", "--ssh", " ", says="--ssh or LAMINA_SSH is empty", status=2)
+        self.write(self.bin / "lamina", "#!/bin/sh\necho '{\"yaml\": \"\"}'\n")
+        fails("up", says=f"{self.bin}/lamina is of another version than this script; build it")
 
     def test_nothing_is_restarted_in_a_cluster_that_is_down(self):
         self.assertEqual(self.script("up").returncode, 0)

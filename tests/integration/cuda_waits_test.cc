@@ -142,7 +142,7 @@ TEST_F(CudaWaitsEpochTest, WhatDoesNotFitIsServedByTheProcessorAndSaysWhy) {
     LocalClusterOptions options;
     std::string why;
   };
-  std::vector<Case> cases(5, {.options = OptionsOf({}), .why = ""});
+  std::vector<Case> cases(4, {.options = OptionsOf({}), .why = ""});
   cases[0].options.compute_nodes = 2;
   cases[0].options.shards = 2;
   cases[0].options.lanes = 2;
@@ -153,15 +153,6 @@ TEST_F(CudaWaitsEpochTest, WhatDoesNotFitIsServedByTheProcessorAndSaysWhy) {
   cases[2].why = "which does not wait itself: the device does not reach windows of throttle";
   cases[3].options.device_waits = false;
   cases[3].why = "host memory, rows are copied to cuda:0";
-  cases[4].options.other_device.make =
-      [make = kernels::cuda::CudaKvDevices(0)](const kernels::KvDeviceOptions& options)
-      -> absl::StatusOr<std::unique_ptr<kernels::KvDevice>> {
-    if (options.step_lanes > 0) {
-      return absl::ResourceExhaustedError("no memory for lanes");
-    }
-    return make(options);
-  };
-  cases[4].why = "which does not wait itself: no memory for lanes";
   const std::vector<GenerateSpec> specs = {Greedy(RandomPrompt(17, 17), 4)};
   const std::vector<GenerateResult> expected = Expected(specs);
   for (const Case& not_fitting : cases) {

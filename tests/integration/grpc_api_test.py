@@ -68,6 +68,14 @@ class GrpcApiTest(unittest.TestCase):
         answer = health_pb2_grpc.HealthStub(self.channel).Check(health_pb2.HealthCheckRequest())
         self.assertEqual(answer.status, health_pb2.HealthCheckResponse.SERVING)
 
+    def test_a_client_that_compresses_is_told_so(self):
+        with grpc.insecure_channel(self.cluster.server, options=[("grpc.enable_http_proxy", 0)],
+                                   compression=grpc.Compression.Gzip) as compressing:
+            with self.assertRaises(grpc.RpcError) as raised:
+                health_pb2_grpc.HealthStub(compressing).Check(health_pb2.HealthCheckRequest())
+        self.assertEqual(raised.exception.code(), grpc.StatusCode.UNIMPLEMENTED)
+        self.assertIn("Compression algorithm 'gzip' is disabled", raised.exception.details())
+
     def test_a_score_tells_how_far_it_is(self):
         prompt = {"ids": [1 + i % 997 for i in range(700)]}
         call, request = self.method("lamina.v1.Inference", "ScoreStream")

@@ -436,6 +436,14 @@ class FiguresTest(unittest.TestCase):
         self.assertEqual(progress.getvalue(), "[1/2] steps, bf16, 100% of the tokens\n[2/2] steps, bf16, 50% of the tokens\n")
 
 
+class SpeedTest(unittest.TestCase):
+    def test_steps_of_a_share_of_the_tokens_are_those_at_the_context_asked_for(self):
+        running = mock.Mock(row_seconds=lambda rows, context: rows * context / 1e6)
+        with mock.patch.object(paper_alisa.cluster, "Cluster", lambda *_, **__: contextlib.nullcontext(running)):
+            found = paper_alisa.step_seconds(paper_alisa.fetching("fetch_sparse", caching_ratio=0.2), argparse.Namespace(link="shm", rows=4, context=1024), "bf16")
+        self.assertAlmostEqual(found, 0.004096)
+
+
 class AccountingTest(unittest.TestCase):
     MODEL = headinfer_models.Model(8, 1000, random_llama.Shape(layers=2, width=64, hidden=128, heads=4, kv_heads=2), tables=1)
 

@@ -124,6 +124,23 @@ class ServingTest(unittest.TestCase):
         self.assertIn("more lines", lines[-2])
         self.assertIn("tokens/s ", lines[-1])
 
+    def test_top_that_is_ended_leaves_the_terminal_as_it_was(self):
+        ours, theirs = pty.openpty()
+        self.addCleanup(os.close, ours)
+        self.addCleanup(os.close, theirs)
+        before = termios.tcgetattr(theirs)
+        process = self.cluster.popen("top", "--interval", "50ms", stdin=theirs, stdout=theirs, stderr=theirs)
+        seen = b""
+        while b"epoch" not in seen:
+            seen += os.read(ours, 4096)
+        self.assertNotEqual(termios.tcgetattr(theirs), before)
+        process.terminate()
+        while process.poll() is None:  # What is still written must be read.
+            if select.select([ours], [], [], 0.05)[0]:
+                os.read(ours, 4096)
+        self.assertEqual(process.returncode, -signal.SIGTERM)
+        self.assertEqual(termios.tcgetattr(theirs), before)
+
     def on_a_terminal(self, *arguments):
         """What a command that reports to a file writes to a terminal, as errors."""
         ours, theirs = pty.openpty()
@@ -195,6 +212,12 @@ class ServingTest(unittest.TestCase):
     def test_tokens_there_and_back(self):
         tokens = self.ok("tokenize", "--prompt", "Hello, world")
         self.assertEqual(self.ok("detokenize", "--tokens", "-", stdin=tokens), "Hello, world\n")
+
+    def test_text_is_printed_whole_also_behind_a_zero(self):
+        given = self.cluster.directory / "zero.txt"
+        given.write_bytes(b"one\0two")
+        tokens = self.ok("tokenize", "--prompt-file", str(given))
+        self.assertEqual(self.ok("detokenize", "--tokens", "-", stdin=tokens), "one\0two\n")
 
     def test_score_gives_one_logprob_fewer_than_tokens(self):
         score = json.loads(self.ok("score", "--prompt", "The sky is blue today", "--json"))

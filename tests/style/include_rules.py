@@ -50,7 +50,7 @@ THIRD_PARTY = [
     (r"(sentencepiece|pcre2)", r"model/tokenizer/"),
     (r"boost/graph/", r"model/splitter\.cc$"),
     (r"prometheus/", r"daemon/metrics_page\.cc$"),
-    (r"boost/(asio|beast)/", r"daemon/(http_server\.cc|acceptor\.(cc|h))$|gateway/"),
+    (r"boost/(asio|beast)/", r"daemon/(http_server\.cc|acceptors\.(cc|h))$|gateway/"),
     (r"boost/system/", r"gateway/"),
     (r"openssl/", r"gateway/|common/(cluster_secret|tls)\.cc$"),
 ]

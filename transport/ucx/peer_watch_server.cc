@@ -8,7 +8,6 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -28,8 +27,8 @@ constexpr absl::string_view kOpenerLabel = "lamina ucx watch 2: opener";
 constexpr Nanos kHelloMax = Seconds(10);
 constexpr int kPollMillis = 1000;
 constexpr std::chrono::seconds kWithdrawMax{1};
-// While the process has no descriptor for one more.
-constexpr std::chrono::milliseconds kAcceptPause{20};
+// While the process has no descriptor for one more, who asks stays in the queue.
+constexpr int kAcceptPauseMillis = 20;
 
 bool SendByte(const Socket& socket, char byte) {
   return send(socket.get(), &byte, 1, MSG_NOSIGNAL | MSG_DONTWAIT) == 1;
@@ -129,14 +128,11 @@ void PeerWatchServer::Forget(const std::shared_ptr<const WatchedRegion>& watched
   Wake();
 }
 
-void PeerWatchServer::Accept() {
+bool PeerWatchServer::Accept() {
   for (;;) {
     Socket socket(accept4(listener_.socket.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
     if (socket.get() < 0) {
-      if (errno == EMFILE || errno == ENFILE) {  // Who asks stays in the queue, and poll() at once.
-        std::this_thread::sleep_for(kAcceptPause);
-      }
-      return;
+      return errno != EMFILE && errno != ENFILE;
     }
     if (connections_.size() < PeerWatch::kOpenersMax) {
       WatchForSilence(socket);
@@ -207,13 +203,15 @@ void PeerWatchServer::DropLateGreeters() {
 void PeerWatchServer::Loop() {
   std::vector<pollfd> polled;
   std::vector<Connection*> order;
+  bool accepts = true;
   std::unique_lock lock(mutex_);
   while (!stopping_) {
     DropLateGreeters();
     connections_.remove_if([](const Connection& connection) { return connection.over; });
     closed_.notify_all();
+    // A negative number is passed over.
     polled = {{.fd = wake_.get(), .events = POLLIN},
-              {.fd = listener_.socket.get(), .events = POLLIN}};
+              {.fd = accepts ? listener_.socket.get() : -1, .events = POLLIN}};
     order.clear();
     bool greeting = false;
     for (Connection& connection : connections_) {
@@ -222,7 +220,7 @@ void PeerWatchServer::Loop() {
       greeting = greeting || !connection.greeted;
     }
     lock.unlock();
-    poll(polled.data(), polled.size(), greeting ? kPollMillis : -1);
+    poll(polled.data(), polled.size(), !accepts ? kAcceptPauseMillis : greeting ? kPollMillis : -1);
     lock.lock();
     uint64_t wakes = 0;
     static_cast<void>(!read(wake_.get(), &wakes, sizeof wakes));
@@ -231,9 +229,7 @@ void PeerWatchServer::Loop() {
         Read(*order[i]);
       }
     }
-    if (polled[1].revents != 0) {
-      Accept();
-    }
+    accepts = polled[1].revents == 0 || Accept();
   }
   connections_.clear();
 }

@@ -76,7 +76,7 @@ class PeerWatchServer {
   PeerWatchServer(Listener listener, Socket wake, const WatchId& id, ClusterSecret secret);
   void Loop();
   // All below with mutex_ held.
-  void Accept();
+  bool Accept();  // False: the process has no descriptor for one more.
   static void Challenge(Connection& connection);
   void Read(Connection& connection);
   void Greet(Connection& connection);

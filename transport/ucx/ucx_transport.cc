@@ -256,7 +256,12 @@ absl::StatusOr<std::unique_ptr<RemoteRegion>> UcxTransport::OpenRegion(absl::str
   LAMINA_ASSIGN_OR_RETURN(
       auto watched, watch_->Open(decoded.watch, decoded.region, RealClock().Now() + kOpenMax));
   const std::lock_guard lock(set_up_);
-  LAMINA_ASSIGN_OR_RETURN(UcxPeer* const peer, FindPeer(owner, decoded.worker));
+  const absl::StatusOr<UcxPeer*> found = FindPeer(owner, decoded.worker);
+  if (!found.ok()) {
+    watch_->Forget(watched);
+    return found.status();
+  }
+  UcxPeer* const peer = *found;
   absl::StatusOr<UcpRemoteKey> key = UnpackRemoteKey(peer->endpoint(), decoded.key);
   absl::StatusOr<UcpRemoteKey> data_key;
   if (key.ok() && !decoded.data_key.empty()) {

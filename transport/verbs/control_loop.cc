@@ -15,15 +15,19 @@ namespace {
 
 // While views drain; otherwise it sleeps until something comes.
 constexpr int kDrainPollMillis = 1;
+// While the process has no descriptor for one more sender.
+constexpr int kAcceptPauseMillis = 20;
 
 }  // namespace
 
 void ControlThread::Loop() {
   std::vector<pollfd> files;
   bool draining = false;
+  bool accepts = true;
   for (;;) {
+    // A negative number is passed over.
     files.assign({{.fd = wake_, .events = POLLIN, .revents = 0},
-                  {.fd = listener_.socket.fd(), .events = POLLIN, .revents = 0},
+                  {.fd = accepts ? listener_.socket.fd() : -1, .events = POLLIN, .revents = 0},
                   {.fd = local_.context->async_fd, .events = POLLIN, .revents = 0}});
     {
       const std::lock_guard lock(mutex_);
@@ -31,12 +35,13 @@ void ControlThread::Loop() {
         files.push_back({.fd = inbound->socket.fd(), .events = POLLIN, .revents = 0});
       }
       for (const auto& link : links_) {
-        // A negative number is passed over.
         const int fd = link->gone.load() ? -1 : link->socket.fd();
         files.push_back({.fd = fd, .events = POLLIN, .revents = 0});
       }
     }
-    poll(files.data(), files.size(), PollMillis(draining));
+    const int most = PollMillis(draining);
+    const bool pauses = !accepts && (most < 0 || most > kAcceptPauseMillis);
+    poll(files.data(), files.size(), pauses ? kAcceptPauseMillis : most);
 
     const std::lock_guard lock(mutex_);
     if (stop_) {
@@ -44,7 +49,7 @@ void ControlThread::Loop() {
     }
     uint64_t drop = 0;
     static_cast<void>(read(wake_, &drop, sizeof drop) == sizeof drop);
-    Accept();
+    accepts = Accept();
     ReadEvents();
     for (const auto& inbound : inbound_) {
       Read(*inbound);
@@ -62,11 +67,11 @@ void ControlThread::Loop() {
   }
 }
 
-void ControlThread::Accept() {
+bool ControlThread::Accept() {
   for (;;) {
-    ControlSocket socket = AcceptPeer(listener_.socket);
+    auto [socket, out_of_files] = AcceptPeer(listener_.socket);
     if (socket.fd() < 0) {
-      return;
+      return !out_of_files;
     }
     if (inbound_.size() < limits_.inbound_max) {
       inbound_.push_back(

@@ -9,9 +9,7 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <chrono>
 #include <cstring>
-#include <thread>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
@@ -23,8 +21,6 @@ namespace {
 constexpr int kBacklog = 64;
 constexpr int kSocketKind = SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK;
 constexpr ControlAddress kAnyIpv4 = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 0, 0, 0, 0};
-// While the process has no descriptor for one more.
-constexpr std::chrono::milliseconds kAcceptPause{20};
 
 // A host that vanished is found within about ten seconds.
 void SetUp(int fd) {
@@ -184,14 +180,13 @@ absl::StatusOr<ControlListener> ListenForPeers(const ControlAddress& at, const P
   return listener;
 }
 
-ControlSocket AcceptPeer(const ControlSocket& listener) {
-  ControlSocket socket(accept4(listener.fd(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-  if (socket.fd() >= 0) {
-    SetUp(socket.fd());
-  } else if (errno == EMFILE || errno == ENFILE) {  // Who asks stays in the queue.
-    std::this_thread::sleep_for(kAcceptPause);
+AcceptedPeer AcceptPeer(const ControlSocket& listener) {
+  const int fd = accept4(listener.fd(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
+  if (fd < 0) {
+    return {.socket = ControlSocket(), .out_of_files = errno == EMFILE || errno == ENFILE};
   }
-  return socket;
+  SetUp(fd);
+  return {.socket = ControlSocket(fd)};
 }
 
 absl::StatusOr<ControlSocket> ConnectToPeer(const ControlAddress& address, uint16_t port,

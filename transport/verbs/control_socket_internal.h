@@ -88,8 +88,11 @@ struct ControlListener {
 // On this address, by default on all (of IPv4 alone where there is no IPv6), at a port of `ports`.
 absl::StatusOr<ControlListener> ListenForPeers(const ControlAddress& at = {},
                                                const PortRange& ports = {});
-// No socket (fd -1) when none waits.
-ControlSocket AcceptPeer(const ControlSocket& listener);
+struct AcceptedPeer {
+  ControlSocket socket;       // fd -1: none waits, or there is no descriptor for it.
+  bool out_of_files = false;  // The latter: who asks stays in the queue.
+};
+AcceptedPeer AcceptPeer(const ControlSocket& listener);
 
 // Errors: kUnavailable  refused, or silent until the deadline.
 absl::StatusOr<ControlSocket> ConnectToPeer(const ControlAddress& address, uint16_t port,

@@ -106,7 +106,7 @@ class ControlThread {
                                      Nanos deadline) const;
 
   // All with mutex_ held.
-  void Accept();
+  bool Accept();  // False: the process has no descriptor for one more.
   int PollMillis(bool draining);
   void EndSilent();
   void Read(Inbound& inbound);

@@ -8,6 +8,7 @@
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <chrono>
 #include <functional>
 #include <future>
@@ -18,6 +19,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/clock.h"
 #include "control/node_proof_service.h"
 #include "coordinator/cluster_service.h"
 #include "tests/support/id_tokenizer.h"
@@ -36,6 +38,12 @@ inline EngineOptions MakeOptions() {
           .transports = {"fake://one", "fake://other"},
           .scheduler = SmallLimits()};
 }
+
+class ClockByHand final : public Clock {
+ public:
+  Nanos Now() const override { return now; }
+  std::atomic<Nanos> now = 0;
+};
 
 // The tokens of one request.
 class Tokens final : public RequestSink {
@@ -155,8 +163,13 @@ class ClusterServiceTest : public ::testing::Test {
 
   const test_support::IdTokenizer tokenizer_{kVocabulary};
   Engine engine_{MakeOptions(), tokenizer_, RealClock()};
-  LateStreams streams_{[](const std::string&) { return std::nullopt; }, [](const NodeWord&) {},
-                       RealClock()};
+  ClockByHand late_clock_;
+  int late_ = 0;  // Nodes whose words were found late.
+  LateStreams streams_{[this](const std::string&) {
+                         ++late_;
+                         return std::nullopt;
+                       },
+                       [](const NodeWord&) {}, late_clock_};
   ClusterService service_{engine_, streams_, {.own = "own", .served = "served"}, RealClock(), {}};
   const std::unique_ptr<grpc::Server> server_ = Serve();
   const std::unique_ptr<v1::Cluster::Stub> stub_ =

@@ -158,6 +158,9 @@ TEST_F(ClusterServiceTest, WhatIsSaidBeforeTheHelloIsNotHeard) {
   const v1::Node joined = NodeOf(AwaitState("waiting for m0"), "c0");
   EXPECT_EQ(joined.state(), "joined");
   EXPECT_EQ(joined.busy_share(), 0);
+  late_clock_.now = 2 * LateStreams::kLate;
+  streams_.Look();
+  EXPECT_EQ(late_, 0) << "nothing is kept of what it has said";
 }
 
 TEST_F(ClusterServiceTest, StreamsWithoutAProofHaveFewPlaces) {

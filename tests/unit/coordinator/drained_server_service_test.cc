@@ -43,29 +43,47 @@ class AskingService final : public v1::Cluster::CallbackService {
   Engine& engine_;
 };
 
-// If the engine's thread ended the server itself, this would wait forever.
-TEST(DrainedServerTest, CallsThatNeedTheEngineEndWhileTheServerDoes) {
-  const test_support::IdTokenizer tokenizer(10);
-  EngineOptions options{.nodes = {{.name = "c0"}}, .layers = {{}}, .vocabulary = 10};
-  Engine engine(options, tokenizer, RealClock());
-  AskingService service(engine);
-  grpc::ServerBuilder builder;
-  builder.RegisterService(&service);
-  const std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
-  const auto stub = v1::Cluster::NewStub(server->InProcessChannel({}));
-  grpc::ClientContext context;
-  const v1::GetStatusRequest request;
-  v1::GetStatusResponse response;
-  std::promise<grpc::Status> ended;
-  stub->async()->GetStatus(&context, &request, &response,
-                           [&ended](const grpc::Status& status) { ended.set_value(status); });
-  service.started.get_future().wait();
+// A call is open.
+class DrainedServerTest : public ::testing::Test {
+ protected:
+  DrainedServerTest() : service_(engine_) {
+    grpc::ServerBuilder builder;
+    builder.RegisterService(&service_);
+    server_ = builder.BuildAndStart();
+    stub_ = v1::Cluster::NewStub(server_->InProcessChannel({}));
+    stub_->async()->GetStatus(&context_, &request_, &response_,
+                              [this](const grpc::Status& status) { promise_.set_value(status); });
+    service_.started.get_future().wait();
+  }
 
-  DrainedServer drained(engine, *server);
+  const test_support::IdTokenizer tokenizer_{10};
+  Engine engine_{EngineOptions{.nodes = {{.name = "c0"}}, .layers = {{}}, .vocabulary = 10},
+                 tokenizer_, RealClock()};
+  AskingService service_;
+  std::unique_ptr<grpc::Server> server_;
+  std::unique_ptr<v1::Cluster::Stub> stub_;
+  grpc::ClientContext context_;
+  const v1::GetStatusRequest request_;
+  v1::GetStatusResponse response_;
+  std::promise<grpc::Status> promise_;
+  std::future<grpc::Status> ended_ = promise_.get_future();
+};
+
+// If the engine's thread ended the server itself, this would wait forever.
+TEST_F(DrainedServerTest, CallsThatNeedTheEngineEndWhileTheServerDoes) {
+  DrainedServer drained(engine_, *server_);
   drained.Stop();
   drained.Wait(std::chrono::milliseconds(1));
 
-  EXPECT_FALSE(ended.get_future().get().ok());
+  EXPECT_FALSE(ended_.get().ok());
+}
+
+TEST_F(DrainedServerTest, AServerThatNobodyHasWaitedForEndsWithItsOpenCalls) {
+  { const DrainedServer drained(engine_, *server_); }
+
+  EXPECT_EQ(ended_.wait_for(std::chrono::seconds(10)), std::future_status::ready);
+  context_.TryCancel();  // The library's own end would wait for the call.
+  ended_.wait();
 }
 
 }  // namespace

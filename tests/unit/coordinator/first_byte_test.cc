@@ -2,11 +2,14 @@
 #include "coordinator/first_byte.h"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include <array>
+#include <chrono>
 #include <future>
+#include <thread>
 #include <utility>
 
 namespace lamina::coordinator {
@@ -69,6 +72,26 @@ TEST(FirstByteTest, StopClosesWhatHasNotSpoken) {
   gate.Stop();
   char none = 0;
   EXPECT_EQ(read(near.get(), &none, 1), 0);
+}
+
+// It fails for more descriptors than a process may open, which may be fewer than it has.
+TEST(FirstByteTest, EndsAlsoWherePollFails) {
+  FirstByte gate(/*tls=*/false);
+  gate.Start([](const OwnedFd&) { ADD_FAILURE(); });
+  auto [near, far] = Pair();
+  rlimit before = {};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  rlimit none = before;
+  none.rlim_cur = 0;
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
+  gate.Add(std::move(far));
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));  // It has taken it, and looks again.
+
+  gate.Stop();
+
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+  char none_left = 0;
+  EXPECT_EQ(read(near.get(), &none_left, 1), 0);
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <chrono>
 #include <functional>
 #include <numeric>
 #include <string>
@@ -212,6 +213,58 @@ TEST(JournaledRequestsTest, RequestsThatNobodyComesForEnd) {
   Coordinator coordinator(file, Millis(1));
   AwaitNoneIn(file);
   EXPECT_EQ(Attach(coordinator, From(0, {})).status.error_code(), grpc::StatusCode::NOT_FOUND);
+}
+
+// The end of the server ends the stream, as its client's going does.
+TEST(JournaledRequestsTest, OneThatWaitsWithItsClientIsLeftToTheCoordinatorBehind) {
+  MemoryFile file(JournalOfWholeAnswer());
+  {
+    Coordinator coordinator(file);
+    grpc::ClientContext context;
+    const auto stream = coordinator.stub().Attach(&context, From(0, {}));
+    stream->WaitForInitialMetadata();
+    coordinator.journaled().LeaveOpen();
+    context.TryCancel();
+    stream->Finish();
+  }
+
+  EXPECT_EQ(UnfinishedIn(file).size(), 1u);
+}
+
+// Also where nobody has looked at it since.
+TEST(JournaledRequestsTest, OneThatItsClientHasCancelledIsNotLeft) {
+  size_t left = 1;
+  // The server learns of it a little later; it has longer each time.
+  for (int wait_ms = 4; wait_ms < 5000 && left > 0; wait_ms *= 4) {
+    MemoryFile file(JournalOfWholeAnswer());
+    std::atomic<bool> holds = false;
+    std::atomic<bool> held = false;
+    BusyClock clock;
+    clock.Before([&] {
+      while (holds) {
+        held = true;
+        std::this_thread::yield();
+      }
+    });
+    {
+      Coordinator coordinator(file, Seconds(60), SmallLimits().waiting_max, clock);
+      grpc::ClientContext context;
+      const auto stream = coordinator.stub().Attach(&context, From(0, {}));
+      stream->WaitForInitialMetadata();
+      holds = true;
+      while (!held) {
+        std::this_thread::yield();
+      }
+      context.TryCancel();
+      stream->Finish();
+      std::this_thread::sleep_for(std::chrono::milliseconds(wait_ms));
+      coordinator.journaled().LeaveOpen();
+      holds = false;
+    }
+    left = UnfinishedIn(file).size();
+  }
+
+  EXPECT_EQ(left, 0u);
 }
 
 grpc::StatusCode CancelById(Coordinator& coordinator, const std::string& id) {

@@ -63,7 +63,7 @@ TEST(TraceLogTest, TheFastestPingTellsTheClock) {
   }
   EXPECT_FALSE(
       log.TakeClock("m0", {.sent = 0, .node_received = 0, .node_sent = 0, .received = 900}));
-  const uint64_t id = log.Collect(60);
+  const uint64_t id = log.Collect(60).value();
   log.TakeNode("m0", {.id = id});
   const auto node = log.NodeOf("m0");
   ASSERT_TRUE(node.ok());
@@ -74,14 +74,30 @@ TEST(TraceLogTest, TheFastestPingTellsTheClock) {
 TEST(TraceLogTest, PartsOfAnotherTimelineAreNotTaken) {
   TraceLog log;
   log.Start(0, 100);
-  const uint64_t old = log.Collect(50);
+  const uint64_t old = log.Collect(50).value();
   log.Start(60, 100);
-  const uint64_t id = log.Collect(90);
+  const uint64_t id = log.Collect(90).value();
   EXPECT_NE(id, old);
   log.TakeNode("m0", {.id = old});
   EXPECT_TRUE(absl::IsUnavailable(log.NodeOf("m0").status()));
   log.TakeNode("m0", {.id = id, .dropped = 3});
   EXPECT_EQ(log.NodeOf("m0")->trace.dropped, 3u);
+}
+
+// Anybody may collect, and each time all nodes send up to 4 MiB.
+TEST(TraceLogTest, NodesAreAskedForATimelineOnceInAWhile) {
+  TraceLog log;
+  log.Start(10, 100);
+  const uint64_t id = log.Collect(50).value();
+  log.TakeNode("m0", {.id = id});
+  EXPECT_FALSE(log.Collect(50 + TraceLog::kAskInterval - 1).has_value());
+  EXPECT_TRUE(log.NodeOf("m0").ok()) << "what has come stays";
+
+  EXPECT_EQ(log.Collect(50 + TraceLog::kAskInterval), id);
+  EXPECT_FALSE(log.NodeOf("m0").ok());
+
+  log.Start(60 + TraceLog::kAskInterval, 100);
+  EXPECT_TRUE(log.Collect(61 + TraceLog::kAskInterval).has_value()) << "another timeline";
 }
 
 TEST(TraceLogTest, RequestsThatEndedMeanwhileAndThoseThatRunAreThere) {

@@ -4,6 +4,7 @@
 #include <arpa/inet.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <netdb.h>
 #include <netinet/in.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -96,6 +97,27 @@ TEST(HttpServerTest, AllAddressesAreThoseOfBothFamilies) {
     EXPECT_EQ(connect(six, reinterpret_cast<sockaddr*>(&to), sizeof(to)), 0) << listen;
     close(six);
   }
+}
+
+TEST(HttpServerTest, ListensAtAllAddressesOfAName) {
+  const auto answer = [](absl::string_view) { return HttpAnswer{.body = "here\n"}; };
+  const bool has_v6 = HttpServer::Start("[::1]:0", answer).ok();
+  const auto server = HttpServer::Start("localhost:0", answer);
+  ASSERT_TRUE(server.ok()) << server.status();
+  const std::string port = (*server)->address().substr((*server)->address().rfind(':') + 1);
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* found = nullptr;
+  ASSERT_EQ(getaddrinfo("localhost", port.c_str(), &hints, &found), 0);
+
+  for (const addrinfo* at = found; at != nullptr; at = at->ai_next) {
+    if (at->ai_family == AF_INET || has_v6) {
+      const int one = socket(at->ai_family, SOCK_STREAM, 0);
+      EXPECT_EQ(connect(one, at->ai_addr, at->ai_addrlen), 0) << "family " << at->ai_family;
+      close(one);
+    }
+  }
+  freeaddrinfo(found);
 }
 
 TEST(HttpServerTest, SaysThatAPortIsInUseAndWhatToDo) {

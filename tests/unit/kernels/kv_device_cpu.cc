@@ -22,8 +22,9 @@ TEST(CpuKvDeviceTest, HasNoTensorCores) {
 TEST(CpuKvDeviceTest, TakesRowsFromTheHostsMemoryOnlyAndHasNoChannel) {
   ThreadPool pool({});
   const AttentionDescriptor layer = {.query_heads = 2, .kv_heads = 2, .head_dim = 16};
-  const auto device = *SuiteDevices(pool)({.layers = {layer}, .slots = 16, .step_lanes = 1});
+  const auto device = *SuiteDevices(pool)({.layers = {layer}, .slots = 16});
 
+  EXPECT_TRUE(device->MakeStepLanes({.lanes = 1, .rows_max = 1}).ok());
   EXPECT_EQ(device->device_rows(), nullptr);
   EXPECT_EQ(device->step_attention(), nullptr);
   EXPECT_EQ(device->MakeChannel({}).value(), nullptr);

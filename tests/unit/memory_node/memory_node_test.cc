@@ -67,11 +67,16 @@ class Faults final : public control::NodeReporter {
   std::vector<std::pair<uint64_t, absl::Status>> faults_;
 };
 
-// The processor's device, until it is broken.
+struct DeviceLanes {
+  uint32_t most = 8;  // That there is memory for.
+  uint32_t made = 0;
+};
+
+// The processor's device, until it is broken. It takes lanes, and makes no channel on them.
 class BreakableDevice final : public kernels::KvDevice {
  public:
-  BreakableDevice(std::unique_ptr<kernels::KvDevice> device, const bool& broken)
-      : device_(std::move(device)), broken_(broken) {}
+  BreakableDevice(std::unique_ptr<kernels::KvDevice> device, const bool& broken, DeviceLanes& lanes)
+      : device_(std::move(device)), broken_(broken), lanes_(lanes) {}
 
   const std::string& name() const override { return device_->name(); }
   uint32_t slots() const override { return device_->slots(); }
@@ -89,6 +94,11 @@ class BreakableDevice final : public kernels::KvDevice {
                    : device_->Attend(layer, heads, items);
   }
   kernels::KvDeviceRows* device_rows() override { return nullptr; }
+  absl::Status MakeStepLanes(const kernels::StepLanes& lanes) override {
+    const bool fits = lanes.lanes <= lanes_.most;
+    lanes_.made = fits ? lanes.lanes : 0;
+    return fits ? absl::OkStatus() : absl::ResourceExhaustedError("no memory for lanes");
+  }
   kernels::KvStepAttention* step_attention() override { return nullptr; }
   absl::StatusOr<std::unique_ptr<kernels::WindowChannel>> MakeChannel(
       const kernels::ChannelOptions&) override {
@@ -98,6 +108,7 @@ class BreakableDevice final : public kernels::KvDevice {
  private:
   const std::unique_ptr<kernels::KvDevice> device_;
   const bool& broken_;
+  DeviceLanes& lanes_;
 };
 
 class WholeMemoryNodeTest : public ::testing::Test {
@@ -142,7 +153,7 @@ class WholeMemoryNodeTest : public ::testing::Test {
       if (!device.ok()) {
         return device.status();
       }
-      return std::make_unique<BreakableDevice>(*std::move(device), broken_);
+      return std::make_unique<BreakableDevice>(*std::move(device), broken_, lanes_);
     };
   }
 
@@ -236,6 +247,7 @@ class WholeMemoryNodeTest : public ::testing::Test {
       transport::FakeNetwork::Named("memory_node_test");
   ThreadPool pool_{{}};
   bool broken_ = false;  // The device, in the middle of an epoch.
+  DeviceLanes lanes_;
   std::function<bool(const kernels::KvDeviceOptions&)> refuses_;
   Faults faults_;
   std::vector<std::byte> window_ = std::vector<std::byte>(4096);
@@ -493,7 +505,7 @@ TEST_F(WholeMemoryNodeTest, ANewEpochEndsTheOneBefore) {
 
 TEST_F(WholeMemoryNodeTest, WithoutMemoryForItsLanesADeviceServesWithoutWaiting) {
   transport_ = "shm://";
-  refuses_ = [](const kernels::KvDeviceOptions& options) { return options.step_lanes > 0; };
+  lanes_.most = 0;
   plan::EpochConfig config = Config(1);
   config.memory_waits = true;
 
@@ -501,45 +513,38 @@ TEST_F(WholeMemoryNodeTest, WithoutMemoryForItsLanesADeviceServesWithoutWaiting)
 
   ASSERT_TRUE(prepared.ok()) << prepared.status();
   EXPECT_EQ(prepared->windows,
-            "host memory, rows are copied to toy, which does not wait itself: no memory for that");
+            "host memory, rows are copied to toy, which does not wait itself: no memory for lanes");
 }
 
-TEST_F(WholeMemoryNodeTest, WithoutMemoryForItsLanesADeviceKeepsItsArena) {
+// Neither lanes without memory, nor others that have some, nor none cost what is stored.
+TEST_F(WholeMemoryNodeTest, OtherLanesKeepTheArena) {
   transport_ = "shm://";
-  refuses_ = [](const kernels::KvDeviceOptions& options) { return options.step_lanes > 0; };
+  lanes_.most = 1;
   plan::EpochConfig config = Config(1);
   config.memory_waits = true;
   Make({.device = "toy"});
   const auto before = node_->Configure(config);
   ASSERT_TRUE(before.ok()) << before.status();
-  config.epoch = 2;
-
-  const auto after = node_->Configure(config);
-
-  ASSERT_TRUE(after.ok()) << after.status();
-  EXPECT_EQ(after->kv_arena, before->kv_arena);
-  EXPECT_EQ(after->windows, before->windows) << "it still says why";
-}
-
-TEST_F(WholeMemoryNodeTest, LanesAreAskedForAgainWithAnotherArena) {
-  transport_ = "shm://";
-  refuses_ = [](const kernels::KvDeviceOptions& options) {
-    return options.step_lanes > 0 && options.slots > 64;
+  EXPECT_THAT(before->windows, HasSubstr(" cannot wait")) << "lanes fit, a channel fails";
+  struct Change {
+    uint32_t lanes;
+    bool waits;
+    std::string windows;
   };
-  plan::EpochConfig config = Config(1, 128);
-  config.memory_waits = true;
-  Make({.device = "toy"});
-  const auto larger = node_->Configure(config);
-  ASSERT_TRUE(larger.ok()) << larger.status();
-  EXPECT_THAT(larger->windows, HasSubstr("no memory for that"));
-  config.epoch = 2;
-  config.slots = {64};
+  for (const Change& change : std::vector<Change>{{2, true, "no memory for lanes"},
+                                                  {1, true, " cannot wait"},
+                                                  {1, false, "rows are copied to toy"}}) {
+    SCOPED_TRACE(change.windows);
+    ++config.epoch;
+    config.lanes = change.lanes;
+    config.memory_waits = change.waits;
 
-  const auto smaller = node_->Configure(config);
+    const auto after = node_->Configure(config);
 
-  ASSERT_TRUE(smaller.ok()) << smaller.status();
-  EXPECT_NE(smaller->kv_arena, larger->kv_arena);
-  EXPECT_THAT(smaller->windows, HasSubstr(" cannot wait")) << "it has lanes, and no channel";
+    ASSERT_TRUE(after.ok()) << after.status();
+    EXPECT_EQ(after->kv_arena, before->kv_arena);
+    EXPECT_THAT(after->windows, HasSubstr(change.windows));
+  }
 }
 
 TEST_F(WholeMemoryNodeTest, ADeviceThatCannotWaitServesWithoutIt) {
@@ -552,6 +557,7 @@ TEST_F(WholeMemoryNodeTest, ADeviceThatCannotWaitServesWithoutIt) {
   ASSERT_TRUE(prepared.ok()) << prepared.status();
   EXPECT_THAT(prepared->windows, HasSubstr("which does not wait itself: "));
   EXPECT_THAT(prepared->windows, HasSubstr(" cannot wait"));
+  EXPECT_EQ(lanes_.made, 0u) << "memory that nobody uses";
 }
 
 TEST_F(WholeMemoryNodeTest, WindowsThatNoDeviceReachesAreServedByTheThread) {

@@ -131,12 +131,8 @@ void UnitCluster::MakeNode(uint32_t index) {
                                               .written_by_devices = options_.device_waits});
   ASSERT_TRUE(region.ok()) << region.status();
   node.region = *std::move(region);
-  kernels::KvDeviceOptions wanted = AttentionWorker::DeviceOptions(
+  const kernels::KvDeviceOptions wanted = AttentionWorker::DeviceOptions(
       config_, index, config_.KvFormOf(plan::AttentionPath::kRemote), config_.slots[index]);
-  if (options_.device_waits) {
-    wanted.step_lanes = config_.lanes;
-    wanted.step_rows_max = config_.rows_max;
-  }
   const kernels::KvDeviceMaker make = options_.make_device
                                           ? options_.make_device
                                           : kernels::CpuKvDevices(kernels::CpuAttention(), pool_);
@@ -145,6 +141,9 @@ void UnitCluster::MakeNode(uint32_t index) {
   node.device = *std::move(device);
   std::unique_ptr<kernels::WindowChannel> channel;
   if (options_.device_waits) {
+    const absl::Status lanes =
+        node.device->MakeStepLanes({.lanes = config_.lanes, .rows_max = config_.rows_max});
+    ASSERT_TRUE(lanes.ok()) << lanes;
     auto made_channel =
         DeviceQueries::MakeChannel(config_, *node.region, *node.device, options_.peer_deadline);
     ASSERT_TRUE(made_channel.ok()) << made_channel.status();

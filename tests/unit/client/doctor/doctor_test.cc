@@ -216,6 +216,28 @@ TEST(DoctorTest, MoreCapacityThanMemoryIsFound) {
   EXPECT_THAT(finding.found, HasSubstr("1.0 GiB"));
 }
 
+TEST(DoctorTest, WhatAContainerMayTakeCountsAndNotWhatItsHostHas) {
+  const FakeRoot root;
+  root.Write("proc/self/cgroup", "0::/");
+  root.Write("sys/fs/cgroup/memory.max", "1048576");
+  root.Write("sys/fs/cgroup/memory.current", "0");
+  const ClusterConfig cluster = Cluster();
+
+  const Finding finding = Find(CheckHost(root.Collect(), &cluster), "memory");
+
+  ExpectExplained(finding, State::kFail);
+  EXPECT_THAT(finding.found, HasSubstr("memory.max of control group /"));
+}
+
+TEST(DoctorTest, AHostIsKnownByEachNameThatLeadsToIt) {
+  HostFacts facts;
+  facts.names = {"here"};
+
+  AddOwnNames({"here", "localhost", "127.0.1.1", "192.0.2.7", "no.such.host.invalid"}, facts);
+
+  EXPECT_THAT(facts.names, testing::UnorderedElementsAre("here", "localhost", "127.0.1.1"));
+}
+
 TEST(DoctorTest, NodesOfOtherHostsAreNotJudgedByThisOne) {
   HostFacts facts = FakeRoot().Collect();
   facts.cores_allowed = {0};

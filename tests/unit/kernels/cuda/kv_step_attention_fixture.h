@@ -58,16 +58,16 @@ class KvStepAttentionTest : public testing::Test {
 
   void SetUp() override {
     async_ = MakeStreamsAsync();
-    KvDeviceOptions options = {.layers = layers_,
-                               .slots = kSlots,
-                               .context_tokens_max = kContext,
-                               .items_max = 16,
-                               .store_tokens_max = 700};
+    const KvDeviceOptions options = {.layers = layers_,
+                                     .slots = kSlots,
+                                     .context_tokens_max = kContext,
+                                     .items_max = 16,
+                                     .store_tokens_max = 700};
     reference_ = Make(options);
-    options.step_lanes = kLanes;
-    options.step_rows_max = kRowsMax;
     device_ = Make(options);
     ASSERT_NE(device_, nullptr);
+    const absl::Status made = device_->MakeStepLanes({.lanes = kLanes, .rows_max = kRowsMax});
+    ASSERT_TRUE(made.ok()) << made;
     ASSERT_NE(device_->step_attention(), nullptr);
     EXPECT_EQ(reference_->step_attention(), nullptr);
     window_bytes_ = kWindowHeaderBytes + kRowsMax * WidestRow() * sizeof(BFloat16);

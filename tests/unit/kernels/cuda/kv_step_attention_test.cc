@@ -160,6 +160,48 @@ TEST_F(KvStepAttentionTest, UnitsBehindARefusedWindowAreSilentAndTheDeviceGoesOn
   EXPECT_FALSE(channel_->FailureOf(1).has_value());
 }
 
+// Also those of the slot that kernels are tried with.
+TEST_F(KvStepAttentionTest, OtherLanesLeaveKAndVAsTheyAre) {
+  std::vector<Sequence> sequences(1);
+  Prompt(sequences[0], 300);
+  ASSERT_EQ(sequences[0].extents[0].first_slot, 0u);
+
+  const absl::Status made = device_->MakeStepLanes({.lanes = kLanes + 1, .rows_max = 1});
+
+  ASSERT_TRUE(made.ok()) << made;
+  Open();
+  const std::vector<StepRow> rows = RowsOf(sequences);
+  ASSERT_TRUE(steps().BeginStep(0, rows).ok());
+  for (uint32_t layer = 0; layer < layers_.size(); ++layer) {
+    const Exchange exchange = ExchangeOf(0, 1, layer, rows);
+    Enqueue(exchange);
+    Send(exchange);
+    ExpectReply(exchange);
+  }
+  EXPECT_FALSE(steps().Fits(std::vector<StepRow>(2, rows[0])));
+}
+
+TEST_F(KvStepAttentionTest, LanesWithoutRoomAreRefusedAndAllElseGoesOn) {
+  std::vector<Sequence> sequences(1);
+  Prompt(sequences[0], 20);
+
+  const absl::Status refused = device_->MakeStepLanes({.lanes = 1u << 24, .rows_max = kRowsMax});
+
+  EXPECT_TRUE(absl::IsResourceExhausted(refused)) << refused;
+  EXPECT_EQ(device_->step_attention(), nullptr);
+  EXPECT_EQ(device_->MakeChannel(ChannelOf(1)).value(), nullptr);
+  EXPECT_TRUE(device_->usable());
+  EXPECT_TRUE(device_->MakeStepLanes({}).ok());
+  ASSERT_TRUE(device_->MakeStepLanes({.lanes = kLanes, .rows_max = kRowsMax}).ok());
+  Open();
+  const std::vector<StepRow> rows = RowsOf(sequences);
+  ASSERT_TRUE(steps().BeginStep(0, rows).ok());
+  const Exchange exchange = ExchangeOf(0, 1, /*layer=*/0, rows);
+  Enqueue(exchange);
+  Send(exchange);
+  ExpectReply(exchange);
+}
+
 TEST_F(KvStepAttentionTest, StepsBeyondTheTablesDoNotFit) {
   std::vector<Sequence> sequences(1);
   Prompt(sequences[0], 20);

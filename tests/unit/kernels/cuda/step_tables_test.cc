@@ -114,6 +114,32 @@ TEST(StepTablesTest, RunsAreAsLongAsThereIsWorkForAll) {
   EXPECT_EQ(RunLog2Of(options, {.tile_rows = 64}, many, /*multiprocessors=*/132), 0u);
 }
 
+// Tiles and runs name rows of q, past those that are left out; rows know how many these are.
+TEST(StepTablesTest, RowsThatAreLeftOutHaveNoPlaceInTheTables) {
+  const std::vector<Extent> extents = {{0, 300}};
+  const StepCut cut = {.tile_rows = 2, .run_rows = 4, .run_log2 = 0};
+  StepTables tables;
+
+  ASSERT_TRUE(FillStepTables(Options(1), cut,
+                             {{.extents = extents, .query_tokens = 2},
+                              {.extents = extents, .query_tokens = 5, .left_out = 3},
+                              {.extents = extents, .left_out = 10}},
+                             tables)
+                  .ok());
+
+  // The second item has runs, of a tile of four query tokens and one of the last.
+  ASSERT_EQ(tables.run_units, 2u);
+  ASSERT_EQ(tables.units.size(), 4u);
+  EXPECT_EQ(tables.units[0].row, 0u);
+  EXPECT_EQ(tables.units[1].row, 20u);
+  EXPECT_EQ(tables.units[2].row, 5u);
+  EXPECT_EQ(tables.units[3].row, 9u);
+  ASSERT_EQ(tables.rows.size(), 8u);
+  for (const uint32_t row : {0u, 1u, 2u, 6u, 7u}) {
+    EXPECT_EQ(tables.rows[row].left_out, row < 2 ? 0u : row < 7 ? 3u : 13u) << row;
+  }
+}
+
 TEST(StepTablesTest, HiddenBlocksHaveNoUnits) {
   const std::vector<Extent> extents = {{0, 2000}};
   StepTables tables;

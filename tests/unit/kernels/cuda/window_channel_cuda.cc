@@ -39,6 +39,10 @@ class LaneStreams final : public ChannelDevice {
  public:
   absl::StatusOr<std::unique_ptr<WindowChannel>> MakeChannel(
       const ChannelOptions& options) override {
+    const absl::Status made = device_->MakeStepLanes({.lanes = kLanes, .rows_max = 2});
+    if (!made.ok()) {
+      return made;
+    }
     return device_->MakeChannel(options);
   }
   ComputeDevice& memory() override { return *memory_; }
@@ -51,9 +55,7 @@ class LaneStreams final : public ChannelDevice {
                         .slots = 256,
                         .context_tokens_max = 256,
                         .items_max = 2,
-                        .store_tokens_max = 4,
-                        .step_lanes = kLanes,
-                        .step_rows_max = 2})
+                        .store_tokens_max = 4})
           .value();
 };
 

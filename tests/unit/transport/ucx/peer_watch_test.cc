@@ -5,14 +5,18 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <netinet/in.h>
 #include <poll.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <fstream>
+#include <thread>
 #include <utility>
 
 #include "transport/ucx/peer_watch_server_internal.h"
@@ -118,6 +122,37 @@ TEST_F(PeerWatchTest, AWrongProofEndsTheConnection) {
 
   EXPECT_EQ(Answer(socket, Hello()), "S");
   EXPECT_EQ(Receive(socket, 1), "");
+}
+
+// Who would make descriptors free, by Forget() or Withdraw(), needs the server's lock.
+TEST_F(PeerWatchTest, APeerForWhomThereIsNoDescriptorKeepsNobodyWaiting) {
+  const Socket peer(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  rlimit before = {};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  const int next = dup(peer.get());
+  ASSERT_GE(next, 0);
+  close(next);
+  rlimit full = before;
+  full.rlim_cur = static_cast<rlim_t>(next);  // All below are taken.
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &full), 0);
+  sockaddr_in owner = {};
+  owner.sin_family = AF_INET;
+  owner.sin_port = htons(port_);
+  owner.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  const int connected = connect(peer.get(), reinterpret_cast<sockaddr*>(&owner), sizeof owner);
+
+  Nanos waited = 0;
+  for (int i = 0; i < 100; ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    const Nanos start = RealClock().Now();
+    server_->Announce(region_);
+    waited += RealClock().Now() - start;
+  }
+
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+  EXPECT_EQ(connected, 0);
+  EXPECT_LT(waited, Millis(500));
+  EXPECT_EQ(Receive(peer, sizeof(WatchChallenge)).size(), sizeof(WatchChallenge));
 }
 
 TEST(PeerWatchServerTest, StartsNotWithoutADescriptorForItsEvent) {

@@ -299,7 +299,7 @@ TEST_F(ControlThreadTest, AnOwnerIsFoundBehindAnAddressAtWhichAnotherProcessList
     const Nanos end = Deadline();
     ControlSocket socket;
     while (socket.fd() < 0 && RealClock().Now() < end) {
-      socket = AcceptPeer(stranger->socket);
+      socket = AcceptPeer(stranger->socket).socket;
       std::this_thread::yield();
     }
     socket.Send(MakeChallenge());
@@ -402,7 +402,7 @@ TEST(ControlSocketTest, APortWhoseConnectionsWereClosedHereIsTakenAgainAtOnce) {
         ControlSocket accepted;
         const Nanos end = Deadline();
         while (accepted.fd() < 0 && RealClock().Now() < end) {
-          accepted = AcceptPeer(listener->socket);
+          accepted = AcceptPeer(listener->socket).socket;
         }
       }
       EXPECT_FALSE(AwaitFrame(*peer, Deadline()).ok());
