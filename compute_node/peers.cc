@@ -118,7 +118,9 @@ void Peers::CountExchange(PeerId peer, Nanos began, Nanos ended, size_t bytes) {
 }
 
 void Peers::CountWait(PeerId peer, Nanos waited) {
-  telemetry::AddTo(Link(peer).waited_nanos, static_cast<uint64_t>(waited));
+  telemetry::LinkCounters& link = Link(peer);
+  telemetry::AddTo(link.waited_nanos, static_cast<uint64_t>(waited));
+  link.fetched.CountWait(waited);
 }
 
 absl::Status Peers::CheckWindow(PeerId sender, const plan::WindowHeader& header,

@@ -59,7 +59,9 @@ telemetry::LinkCount FromProto(const v1::LinkCount& proto, ReportedFigures& figu
           .fetched_bytes_per_second_least = figures.Take("links.fetched_bytes_per_second_least",
                                                          proto.fetched_bytes_per_second_least()),
           .fetched_bytes_per_second_most = figures.Take("links.fetched_bytes_per_second_most",
-                                                        proto.fetched_bytes_per_second_most())};
+                                                        proto.fetched_bytes_per_second_most()),
+          .fetched_unbounded_seconds =
+              figures.Take("links.fetched_unbounded_seconds", proto.fetched_unbounded_seconds())};
 }
 
 }  // namespace
@@ -87,6 +89,7 @@ void ToProto(const telemetry::NodeCounters& counters, v1::NodeDetail* proto) {
     entry->set_exchange_bytes_per_second(link.exchange_bytes_per_second);
     entry->set_fetched_bytes_per_second_least(link.fetched_bytes_per_second_least);
     entry->set_fetched_bytes_per_second_most(link.fetched_bytes_per_second_most);
+    entry->set_fetched_unbounded_seconds(link.fetched_unbounded_seconds);
   }
   proto->set_weight_bytes(counters.weight_bytes);
   proto->set_streamed_bytes(counters.streamed_bytes);

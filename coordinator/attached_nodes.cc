@@ -20,6 +20,7 @@ std::vector<core::KnownLink> KnownLinksOf(const AttachedNode& node) {
         known.back().exchange_bytes_per_second = used.exchange_bytes_per_second;
         known.back().fetched_bytes_per_second_least = used.fetched_bytes_per_second_least;
         known.back().fetched_bytes_per_second_most = used.fetched_bytes_per_second_most;
+        known.back().fetched_unbounded_seconds = used.fetched_unbounded_seconds;
       }
     }
   }

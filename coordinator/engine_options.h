@@ -5,7 +5,6 @@
 
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -110,12 +109,6 @@ struct EngineOptions {
   // Called in the engine's thread for every request that was taken in, when it has ended.
   RequestEndFunction on_request_end;
 };
-
-// Bytes a second of links that have so many together, each by itself.
-inline double OverBus(const EngineOptions& options, double links) {
-  const double bus = options.bus_bytes_per_second;
-  return bus > 0 ? std::min(links, bus) : links;
-}
 
 // Whether an epoch prepares several policies, of which requests choose one.
 inline bool HasSeveralPolicies(const EngineOptions& options) { return options.policies.size() > 1; }

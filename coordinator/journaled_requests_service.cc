@@ -205,9 +205,7 @@ void JournaledRequests::Run() {
     for (size_t i = 0; i < std::min(room, waiting.size()); ++i) {
       Submit(*waiting[i]);
     }
-    for (auto it = left_.begin(); it != left_.end();) {
-      it = IsOver(it->second, too_late) ? left_.erase(it) : std::next(it);
-    }
+    ForgetThoseOver(too_late);
     if (left_.empty() || changed_.wait_for(lock, kLook, [this] { return stopped_; })) {
       return;
     }
@@ -240,6 +238,12 @@ bool JournaledRequests::IsOver(Left& left, bool too_late) {
     engine_.Cancel(left.key);
   }
   return true;
+}
+
+void JournaledRequests::ForgetThoseOver(bool too_late) {
+  for (auto it = left_.begin(); it != left_.end();) {
+    it = IsOver(it->second, too_late) ? left_.erase(it) : std::next(it);
+  }
 }
 
 absl::StatusOr<const JournaledRequests::Left*> JournaledRequests::Find(
@@ -307,7 +311,7 @@ grpc::ServerWriteReactor<v1::ScoreUpdate>* JournaledRequests::AttachScore(
 void JournaledRequests::LeaveOpen() {
   const std::lock_guard lock(mutex_);
   // Clients that have gone before did so themselves.
-  std::erase_if(left_, [this](auto& left) { return IsOver(left.second, /*too_late=*/false); });
+  ForgetThoseOver(/*too_late=*/false);
   server_ends_ = true;
 }
 

@@ -118,6 +118,7 @@ class JournaledRequests {
   void Submit(Left& left);
   // Guarded by mutex_: whether nothing is left to do for it here.
   bool IsOver(Left& left, bool too_late);
+  void ForgetThoseOver(bool too_late);
 
   Journal& journal_;
   Engine& engine_;

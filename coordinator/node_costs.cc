@@ -46,6 +46,17 @@ bool AttendWhereTheyRun(const plan::EpochConfig& config) {
          config.activation_width == 0 && config.made_tokens_max == 0;
 }
 
+// Slots of kinds stay as they are until the next epoch: what is sent over a link that may be faster
+// does not grow little by little until rows wait for it, and only what use has shown counts.
+double FetchBandwidthOf(const FormedEpoch& epoch, const AttachedNode& node) {
+  std::vector<core::KnownLink> links = KnownLinksOf(node);
+  for (core::KnownLink& link : links) {
+    link.fetched_unbounded_seconds =
+        epoch.config().activation_share > 0 ? 0 : link.fetched_unbounded_seconds;
+  }
+  return core::FetchBandwidthOfAll(links);
+}
+
 }  // namespace
 
 MeasuredNodes MeasuredNodesOf(const ClusterMembers& members) {
@@ -107,12 +118,7 @@ core::FetchRates FetchRatesOf(const EngineOptions& options, const FormedEpoch& e
   double streamed_bytes = 0;
   for (const AttachedNode* node : nodes.compute) {
     streamed_bytes += static_cast<double>(node->counters.streamed_bytes);
-    for (const core::KnownLink& link : KnownLinksOf(*node)) {
-      if (link.bytes_per_second > 0) {
-        rates.bytes_per_second += options.bus_bytes_per_second > 0 ? core::BelievedBandwidth(link)
-                                                                   : core::FetchBandwidth(link);
-      }
-    }
+    rates.bytes_per_second += FetchBandwidthOf(epoch, *node);
     const auto made = static_cast<double>(node->counters.recomputed_tokens);
     const double fetched =
         static_cast<double>(node->counters.kv_bytes_read) / KvBytesOfALayer(epoch.config());
@@ -131,10 +137,11 @@ core::FetchRates FetchRatesOf(const EngineOptions& options, const FormedEpoch& e
       rates.recompute_fixed_seconds = line.fixed;
     }
   }
-  rates.bytes_per_second = OverBus(options, rates.bytes_per_second);
-  if (options.bus_bytes_per_second > 0) {  // Else they are read, and no link has them.
-    rates.weights_seconds = streamed_bytes / static_cast<double>(epoch.config().layers.size()) /
-                            options.bus_bytes_per_second;
+  if (const double bus = options.bus_bytes_per_second; bus > 0) {
+    rates.bytes_per_second = rates.bytes_per_second > 0 ? bus : 0;
+    // Without a bus they are read, and no link has them.
+    rates.weights_seconds =
+        streamed_bytes / static_cast<double>(epoch.config().layers.size()) / bus;
   }
   return rates;
 }

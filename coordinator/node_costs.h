@@ -53,9 +53,9 @@ cost::LinkCosts CostsOfLinks(const FormedEpoch& epoch, const MeasuredNodes& node
 // explains them, else the mean since it started, from the profile that it makes then on; what a
 // layer's streamed weights take on the emulated bus, where they come over one. Zeros: not known, or
 // an epoch that keeps no activations.
-// What comes of tokens follows how links were used of late (core::FetchBandwidth()). On an emulated
-// bus, whose bandwidth does not change, it is of the bus by itself (a probe, or the fastest
-// exchange), so that weights on it do not count twice.
+// What comes of tokens follows how links were used of late (core::FetchBandwidthOfAll()). An
+// emulated bus has what the cluster file says of it, whatever was measured, once any link is known:
+// a probe may have met a busy host, and in what came weights that stream would count twice.
 core::FetchRates FetchRatesOf(const EngineOptions& options, const FormedEpoch& epoch,
                               const MeasuredNodes& nodes);
 

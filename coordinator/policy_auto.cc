@@ -305,14 +305,17 @@ core::PolicyCorrections PolicyAuto::Corrections(const PolicyMeasures& measures,
   return corrections;
 }
 
-// As measured, now or when links were used last. No more than memory nodes copy, which read and
-// write: a link within one host is measured by what caches hold. Nor than a bus that all share.
+// As measured, now or when links were used last; a bus that all share has what the cluster file
+// says. No more than memory nodes copy, which read and write: a link within one host is measured by
+// what caches hold.
 double PolicyAuto::LinkOf(const PolicyMeasures& measures) const {
   double copies = 0;
   for (const auto& [name, bandwidth] : measures.bandwidth) {
     copies += bandwidth / 2;
   }
-  return OverBus(options_, link_ == 0 ? copies : std::min(link_, copies));
+  const double bus = options_.bus_bytes_per_second;
+  const double links = bus > 0 ? bus : link_;
+  return links == 0 ? copies : std::min(links, copies);
 }
 
 cost::PolicyPools PolicyAuto::PoolsOf(const PolicyMeasures& measures) const {

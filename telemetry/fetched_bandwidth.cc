@@ -15,6 +15,14 @@ constexpr double kNear = 1.1;
 // In so long an upper bound doubles that nothing confirms: rows that no longer wait for a link that
 // was slow say nothing of how fast it has become.
 constexpr double kDoublesInSeconds = 60;
+// Bounds that are no further apart are those of a link that is known.
+constexpr double kKnown = 1.25;
+// Where rows stand still for a smaller share of the time they hardly wait: a step's first piece
+// comes only once its plan is there. Where they do for a larger one the link is what takes longest.
+constexpr double kHardlyWaits = 0.1;
+constexpr double kWaits = 0.2;
+// No more counts of a longer time between two looks: it is a rest, in which no lane had a step.
+constexpr Nanos kBetweenLooksMost = Millis(100);
 
 }  // namespace
 
@@ -23,10 +31,13 @@ void FetchedBandwidth::Begin(size_t lanes) {
   looked_ = 0;
   at_work_ = 0;
   either_ = 0;
+  passed_ = 0;
+  waited_ = 0;
   bytes_ = 0;
   pieces_ = 0;
   has_changed_ = false;
   Show(0, kUnbounded);
+  unbounded_seconds_.store(0, std::memory_order_relaxed);
 }
 
 void FetchedBandwidth::Look(Nanos now, absl::Span<const uint64_t> come) {
@@ -36,6 +47,9 @@ void FetchedBandwidth::Look(Nanos now, absl::Span<const uint64_t> come) {
     at_work |= come[i] < lanes_[i].expected.sure;
     at_rest &= come[i] == lanes_[i].come;  // Else the lane's next step has begun there.
     lanes_[i].come = come[i];
+  }
+  if (looked_ > 0) {
+    passed_ += std::min(now - looked_, kBetweenLooksMost);
   }
   if (looked_ > 0 && at_work) {
     at_work_ += now - looked_;
@@ -56,11 +70,15 @@ void FetchedBandwidth::Count(size_t bytes) {
   }
   if (bytes_ >= pieces_ * kPieceBytesLeast) {
     const auto came = static_cast<double>(bytes_);
-    Bound(came / ToSeconds(longest), at_work_ > 0 ? came / ToSeconds(at_work_) : kUnbounded,
-          longest);
+    const double least = came / ToSeconds(longest);
+    const double most = at_work_ > 0 ? came / ToSeconds(at_work_) : kUnbounded;
+    Bound(least, most, longest);
+    CountUnbounded(least, most);
   }
   at_work_ = 0;
   either_ = 0;
+  passed_ = 0;
+  waited_ = 0;
   bytes_ = 0;
   pieces_ = 0;
 }
@@ -91,6 +109,18 @@ void FetchedBandwidth::Bound(double least, double most, Nanos taken_in) {
   } else {
     has_changed_ = true;
     Show(least, most);
+  }
+}
+
+// Between the two shares the time stays as it is: there rows and link wait for each other about
+// equally long, as they do at the best split.
+void FetchedBandwidth::CountUnbounded(double least, double most) {
+  const auto passed = static_cast<double>(passed_);
+  const auto waited = static_cast<double>(waited_);
+  if (most <= kKnown * least || waited > kWaits * passed) {
+    unbounded_seconds_.store(0, std::memory_order_relaxed);
+  } else if (waited < kHardlyWaits * passed) {
+    unbounded_seconds_.store(unbounded_seconds() + ToSeconds(passed_), std::memory_order_relaxed);
   }
 }
 

@@ -17,7 +17,11 @@
 // sender does before it sends is. Small pieces, which take a latency each rather than a bandwidth,
 // say nothing.
 //
-// Threading: one thread at a time; least() and most() from any.   Allocation: in Begin().
+// Where rows hardly wait for the link nothing says how fast it could be. For how long that has been
+// so is counted too, so that whoever can shift work to the link does so little by little, until
+// rows wait for it (core::FetchBandwidth()).
+//
+// Threading: one thread at a time; what is known from any.   Allocation: in Begin().
 // Cost: Look() O(lanes).
 
 #pragma once
@@ -58,12 +62,18 @@ class FetchedBandwidth {
   // One of the pieces that have come had so many bytes. Call it behind Look().
   void Count(size_t bytes);
 
+  // Rows have stood still for the link for so long since the last look.
+  void CountWait(Nanos waited) { waited_ += waited; }
+
   // Whether as of the last look a piece may be on its way.
   bool MayCome() const;
 
   // Bytes a second. 0: nothing is known of this side.
   double least() const { return least_.load(std::memory_order_relaxed); }
   double most() const { return most_.load(std::memory_order_relaxed); }
+  // For so long pieces have come and hardly been waited for, in seconds in which lanes had steps.
+  // 0: the link is known, or rows have waited for it since.
+  double unbounded_seconds() const { return unbounded_seconds_.load(std::memory_order_relaxed); }
 
  private:
   struct Lane {
@@ -74,16 +84,21 @@ class FetchedBandwidth {
   // Within these bounds, in bytes a second, by what has come since the last ones.
   void Bound(double least, double most, Nanos taken_in);
   void Show(double least, double most);
+  // Whether rows have waited for the link, by these bounds and by how long they stood still.
+  void CountUnbounded(double least, double most);
 
   std::vector<Lane> lanes_;
   Nanos looked_ = 0;  // 0: not yet.
   Nanos at_work_ = 0;
   Nanos either_ = 0;
+  Nanos passed_ = 0;  // In all, without long rests,
+  Nanos waited_ = 0;  // of which rows stood still for the link.
   uint64_t bytes_ = 0;
   size_t pieces_ = 0;
   bool has_changed_ = false;  // With the last bounds.
   std::atomic<double> least_{0};
   std::atomic<double> most_{0};
+  std::atomic<double> unbounded_seconds_{0};
 };
 
 }  // namespace lamina::telemetry

@@ -88,7 +88,8 @@ std::vector<LinkCount> WorkMeter::Links() const {
                      .exchange_seconds = link->exchange.seconds(),
                      .exchange_bytes_per_second = link->exchange.bytes_per_second(),
                      .fetched_bytes_per_second_least = link->fetched.least(),
-                     .fetched_bytes_per_second_most = link->fetched.most()});
+                     .fetched_bytes_per_second_most = link->fetched.most(),
+                     .fetched_unbounded_seconds = link->fetched.unbounded_seconds()});
   }
   return links;
 }

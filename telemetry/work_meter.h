@@ -54,7 +54,8 @@ struct LinkCount {
   double exchange_seconds = 0;                // FastestExchange; 0: there was none.
   double exchange_bytes_per_second = 0;       // From FastestExchange, too.
   double fetched_bytes_per_second_least = 0;  // FetchedBandwidth; 0: not known.
-  double fetched_bytes_per_second_most = 0;   // From FetchedBandwidth, too.
+  double fetched_bytes_per_second_most = 0;   // From FetchedBandwidth, too,
+  double fetched_unbounded_seconds = 0;       // and this.
   friend bool operator==(const LinkCount&, const LinkCount&) = default;
 };
 

@@ -216,6 +216,27 @@ TEST_F(PeersTest, WhatGoesOverABusIsCountedByKind) {
   EXPECT_EQ(counters_.bytes_sent.load(), 4321u);
 }
 
+TEST_F(PeersTest, WaitsForALinkAreToldToWhoBoundsIt) {
+  config_.lanes = 1;
+  Make({});
+  telemetry::FetchedBandwidth& link = peers_->Fetched(0);
+  uint64_t come = 0;
+  Nanos now = Seconds(1);
+  const auto use = [&](Nanos waited) {
+    for (int piece = 0; piece < 100; ++piece, ++come) {  // A MiB in 10 ms each.
+      link.Look(now, {&come, 1});
+      link.Expect(0, {.sure = come, .possible = come + 2});
+      link.Count(size_t{1} << 20);
+      peers_->CountWait(MemoryPeer(0), waited);
+      now += Millis(10);
+    }
+  };
+  use(0);
+  EXPECT_GT(link.unbounded_seconds(), 0);
+  use(Millis(5));
+  EXPECT_EQ(link.unbounded_seconds(), 0);
+}
+
 TEST_F(PeersTest, AnExchangeIsCountedIfItTookTime) {
   Make({});
 

@@ -60,7 +60,8 @@ TEST(CountersCodecTest, EveryFieldArrivesAsItWasCounted) {
                  .exchange_seconds = 39.5,
                  .exchange_bytes_per_second = 40.5,
                  .fetched_bytes_per_second_least = 42.5,
-                 .fetched_bytes_per_second_most = 43.5},
+                 .fetched_bytes_per_second_most = 43.5,
+                 .fetched_unbounded_seconds = 48.5},
                 {.peer = "m1", .bytes = 41}}};
 
   const telemetry::NodeCounters got = ThereAndBack(sent);
@@ -141,7 +142,9 @@ TEST(CountersCodecTest, FiguresThatCannotBeCountAsNotMeasured) {
            {[](auto&c, double x) { c.links[0].exchange_bytes_per_second = x; },
             "links.exchange_bytes_per_second"},
            {[](auto&c, double x) { c.links[0].fetched_bytes_per_second_most = x; },
-            "links.fetched_bytes_per_second_most"}}) {
+            "links.fetched_bytes_per_second_most"},
+           {[](auto&c, double x) { c.links[0].fetched_unbounded_seconds = x; },
+            "links.fetched_unbounded_seconds"}}) {
     SCOPED_TRACE(refused);
     telemetry::NodeCounters wanted = sound;
     set(wanted, 0);

@@ -4,7 +4,10 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
+#include <optional>
 #include <vector>
+
+#include "plan/slot_kinds.h"
 
 namespace lamina::coordinator {
 namespace {
@@ -25,12 +28,18 @@ EngineOptions Options(double bus) {
                         .waiting_max = 4}};
 }
 
+std::optional<uint32_t> ShareOf(const EngineOptions& options) {
+  return options.fetch.hybrid.has_value() ? std::optional(options.fetch.hybrid->share)
+                                          : std::nullopt;
+}
+
 FormedEpoch Epoch(const EngineOptions& options) {
   auto formed =
       EpochForming(options).Form({.epoch = 1,
                                   .transport = "shm://",
                                   .compute = {{.name = "c0"}},
                                   .fetch = options.fetch,
+                                  .activation_share = ShareOf(options),
                                   .kv = {{.name = "m0", .slots = 100, .capacity_bytes = 1 << 20}},
                                   .bandwidth = {.bytes_per_second = {1e9}, .words = ""}});
   EXPECT_TRUE(formed.ok()) << formed.status();
@@ -48,7 +57,7 @@ AttachedNode Compute(uint64_t streamed_bytes) {
   return node;
 }
 
-// What of tokens comes in a second is the link's by itself, whatever weights take of it.
+// What of tokens comes in a second is the bus's by itself, whatever weights take of it.
 TEST(FetchRatesOfTest, WeightsThatComeOverTheBusAreSecondsOfALayer) {
   const EngineOptions options = Options(/*bus=*/6e6);
   const FormedEpoch epoch = Epoch(options);
@@ -56,8 +65,21 @@ TEST(FetchRatesOfTest, WeightsThatComeOverTheBusAreSecondsOfALayer) {
     const AttachedNode node = Compute(bytes);
     const core::FetchRates rates = FetchRatesOf(options, epoch, {.compute = {&node}, .memory = {}});
     EXPECT_DOUBLE_EQ(rates.weights_seconds, static_cast<double>(bytes) / 2 / 6e6);
-    EXPECT_DOUBLE_EQ(rates.bytes_per_second, 5e6);
+    EXPECT_DOUBLE_EQ(rates.bytes_per_second, 6e6);
     EXPECT_DOUBLE_EQ(rates.recompute_seconds, 0.5e-3);
+  }
+}
+
+// The link was measured with a thirtieth of what the bus has, on a busy host, or with more.
+TEST(FetchRatesOfTest, ABusHasWhatTheClusterFileSaysOnceALinkIsKnown) {
+  const EngineOptions options = Options(/*bus=*/6e6);
+  const FormedEpoch epoch = Epoch(options);
+  AttachedNode node = Compute(/*streamed_bytes=*/0);
+  node.counters.links.clear();
+  for (const double probed : {0.0, 2e5, 9e6}) {
+    node.links[0].bytes_per_second = probed;
+    const core::FetchRates rates = FetchRatesOf(options, epoch, {.compute = {&node}, .memory = {}});
+    EXPECT_DOUBLE_EQ(rates.bytes_per_second, probed > 0 ? 6e6 : 0) << probed;
   }
 }
 
@@ -80,9 +102,27 @@ TEST(FetchRatesOfTest, ALinkIsAsItWasUsedOfLate) {
     const EngineOptions options = Options(bus);
     const core::FetchRates rates =
         FetchRatesOf(options, Epoch(options), {.compute = {&node}, .memory = {}});
-    EXPECT_DOUBLE_EQ(rates.bytes_per_second, bus > 0 ? 5e6 : 1e6)
+    EXPECT_DOUBLE_EQ(rates.bytes_per_second, bus > 0 ? 6e6 : 1e6)
         << "a bus does not change, and weights may take a part of it";
   }
+}
+
+// Rows have hardly waited for it for a minute. Slots that hold activations stay as they are,
+// however fast the link may be, until the next epoch begins.
+TEST(FetchRatesOfTest, ALinkThatRowsDoNotWaitForMayBeFasterWhereSplitsFollow) {
+  AttachedNode node = Compute(/*streamed_bytes=*/0);
+  node.counters.links[0].fetched_bytes_per_second_least = 1e6;
+  node.counters.links[0].fetched_unbounded_seconds = 60;
+  EngineOptions options = Options(/*bus=*/0);
+  core::FetchRates rates =
+      FetchRatesOf(options, Epoch(options), {.compute = {&node}, .memory = {}});
+  EXPECT_DOUBLE_EQ(rates.bytes_per_second, 10e6);
+
+  options.fetch.hybrid = HybridOptions{.share = plan::SlotKinds::kUnit / 2};
+  const FormedEpoch hybrid = Epoch(options);
+  ASSERT_GT(hybrid.config().activation_share, 0u);
+  rates = FetchRatesOf(options, hybrid, {.compute = {&node}, .memory = {}});
+  EXPECT_DOUBLE_EQ(rates.bytes_per_second, 5e6);
 }
 
 // A processor that has become half as fast is so on average much later.

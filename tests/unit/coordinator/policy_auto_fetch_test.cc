@@ -304,5 +304,23 @@ TEST(PolicyAutoFetchTest, LinksThatWereAssumedAreChosenByAgainOnceMeasured) {
               1e-3 * alone);
 }
 
+// As the cluster file says, however busy the host was when the link was measured; but memory nodes
+// copy no faster for it.
+TEST(PolicyAutoFetchTest, ABusHasWhatTheClusterFileSays) {
+  EngineOptions options = OptionsThatFetch();
+  PolicyMeasures measures = FetchingMeasures();
+  const auto seconds = [&](double bus, double link) {
+    options.bus_bytes_per_second = bus;
+    measures.link = link;
+    PolicyAuto policy(options);
+    return policy.Choose(std::nullopt, measures).SecondsOf(KvPolicy::kFetchHeads);
+  };
+  const double as_measured = seconds(/*bus=*/0, /*link=*/1e6);
+  for (const double link : {0.0, 1e4, 1e6, 1e9}) {
+    EXPECT_DOUBLE_EQ(seconds(/*bus=*/1e6, link), as_measured) << link;
+  }
+  EXPECT_GT(seconds(/*bus=*/1e15, /*link=*/1e4), 8 * 100 * 64 / 5e9);
+}
+
 }  // namespace
 }  // namespace lamina::coordinator

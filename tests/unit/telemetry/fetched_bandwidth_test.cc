@@ -31,9 +31,11 @@ class Stream {
   void Use(int pieces, Nanos each) {
     for (int i = 0; i < pieces; ++i) {
       for (size_t lane = 0; lane < taken_.size(); ++lane) {
+        const Nanos began = now_;
         while (come_[lane] == taken_[lane]) {
           PassUntil(arrives_);
         }
+        bandwidth_.CountWait(now_ - began);
         bandwidth_.Look(now_, come_);
         bandwidth_.Count(piece_);
         PassUntil(now_ + each);
@@ -222,22 +224,78 @@ TEST(FetchedBandwidthTest, PiecesBehindTheSureOnesAreOfNoRest) {
   EXPECT_EQ(bandwidth.most(), 0) << "it was never surely at work";
 }
 
+// Rows take 5 ms with what comes in one, and then next to nothing.
+TEST(FetchedBandwidthTest, TimeInWhichRowsDoNotWaitIsCountedUntilTheyDo) {
+  for (const size_t lanes : {1u, 3u}) {
+    SCOPED_TRACE(lanes);
+    Stream stream(lanes, kFast);
+    stream.Use(2000, Millis(5));
+    const double seconds = 5e-3 * 2000 * static_cast<double>(lanes);
+    EXPECT_NEAR(stream.bandwidth().unbounded_seconds(), seconds, 0.05 * seconds);
+    stream.Use(200, Micros(50));
+    EXPECT_EQ(stream.bandwidth().unbounded_seconds(), 0);
+    ExpectNear(stream.bandwidth(), kFast);
+  }
+}
+
+TEST(FetchedBandwidthTest, ARestBetweenStepsIsNoTimeOfRowsThatDoNotWait) {
+  Stream stream(1, kFast);
+  for (int step = 0; step < 20; ++step) {
+    stream.Use(40, Millis(5));
+    stream.Rest(Seconds(100), /*may_come=*/false);
+  }
+  EXPECT_GT(stream.bandwidth().unbounded_seconds(), 3);
+  EXPECT_LT(stream.bandwidth().unbounded_seconds(), 20 * (40 * 5e-3 + 0.2));
+}
+
+// A piece takes 10 ms, in which the sender may or may not rest.
+TEST(FetchedBandwidthTest, RowsThatWaitNowAndThenAreAsTheyWere) {
+  FetchedBandwidth bandwidth;
+  bandwidth.Begin(1);
+  std::vector<uint64_t> come = {0};
+  Nanos now = Seconds(1);
+  const auto use = [&](Nanos waited) {
+    for (size_t piece = 0; piece < 10 * FetchedBandwidth::kPiecesLeast; ++piece) {
+      bandwidth.Look(now, come);
+      bandwidth.Expect(0, {.sure = come[0], .possible = come[0] + 8});
+      now += Millis(10);
+      ++come[0];
+      bandwidth.CountWait(waited);
+      bandwidth.Look(now, come);
+      bandwidth.Count(kPiece);
+    }
+  };
+  use(Micros(500));
+  const double counted = bandwidth.unbounded_seconds();
+  EXPECT_NEAR(counted, 3.2, 0.1);
+  use(Micros(1500));
+  EXPECT_EQ(bandwidth.unbounded_seconds(), counted);
+  use(Micros(500));
+  EXPECT_NEAR(bandwidth.unbounded_seconds(), 2 * counted, 0.1);
+  use(Micros(2500));
+  EXPECT_EQ(bandwidth.unbounded_seconds(), 0);
+}
+
 TEST(FetchedBandwidthTest, SmallPiecesSayNothing) {
   Stream stream(1, kFast, /*piece=*/FetchedBandwidth::kPieceBytesLeast - 1);
   stream.Use(2000, Micros(50));
+  stream.Use(200, Millis(5));
   EXPECT_EQ(stream.bandwidth().least(), 0);
   EXPECT_EQ(stream.bandwidth().most(), 0);
+  EXPECT_EQ(stream.bandwidth().unbounded_seconds(), 0);
 }
 
 TEST(FetchedBandwidthTest, AnEpochBeginsWithNothingKnown) {
   Stream stream(1, kFast);
   EXPECT_TRUE(stream.bandwidth().MayCome());
-  stream.Use(200, Micros(50));
+  stream.Use(200, Millis(5));
+  EXPECT_GT(stream.bandwidth().unbounded_seconds(), 0);
 
   stream.bandwidth().Begin(2);
 
   EXPECT_EQ(stream.bandwidth().least(), 0);
   EXPECT_EQ(stream.bandwidth().most(), 0);
+  EXPECT_EQ(stream.bandwidth().unbounded_seconds(), 0);
   EXPECT_FALSE(stream.bandwidth().MayCome());
 }
 

@@ -130,17 +130,20 @@ TEST(WorkMeterTest, EveryMomentBelongsToOnePart) {
 TEST(WorkMeterTest, LinksGoByNameAndStay) {
   WorkMeter meter;
   LinkCounters* const link = meter.Link("m0");
-  meter.Link("m1");
+  LinkCounters* const other = meter.Link("m1");
   EXPECT_EQ(meter.Link("m0"), link);
   AddTo(link->bytes, 5);
   AddTo(link->waited_nanos, 2'000'000'000);
   link->exchange.Note(Seconds(1), Millis(1), 1'000);
   link->fetched.Begin(1);
-  for (int i = 0; i < 100; ++i) {  // A MiB in 10 ms, always with another one behind it.
+  other->fetched.Begin(1);
+  for (int i = 0; i < 100; ++i) {  // A MiB in 10 ms, always with another one behind it, or perhaps.
     const auto come = static_cast<uint64_t>(i);
-    link->fetched.Look(Seconds(1) + Millis(10 * i), {&come, 1});
-    link->fetched.Expect(0, {.sure = come + 2, .possible = come + 2});
-    link->fetched.Count(size_t{1} << 20);
+    for (LinkCounters* const each : {link, other}) {
+      each->fetched.Look(Seconds(1) + Millis(10 * i), {&come, 1});
+      each->fetched.Expect(0, {.sure = each == link ? come + 2 : come, .possible = come + 2});
+      each->fetched.Count(size_t{1} << 20);
+    }
   }
   const auto links = meter.Links();
   ASSERT_EQ(links.size(), 2u);
@@ -152,7 +155,9 @@ TEST(WorkMeterTest, LinksGoByNameAndStay) {
   EXPECT_NEAR(links[0].fetched_bytes_per_second_least, 104.9e6, 5e6);
   EXPECT_NEAR(links[0].fetched_bytes_per_second_most, 104.9e6, 5e6);
   EXPECT_EQ(links[1].exchange_seconds, 0);
+  EXPECT_EQ(links[0].fetched_unbounded_seconds, 0);
   EXPECT_EQ(links[1].fetched_bytes_per_second_most, 0);
+  EXPECT_NEAR(links[1].fetched_unbounded_seconds, 1, 0.1);
 }
 
 TEST(FastestExchangeTest, ShowsTheShortestOfLateAndTheMostBytes) {

@@ -50,6 +50,51 @@ TEST(LinkBeliefTest, WhatComesIsWithinTheBoundsOfItsUse) {
   EXPECT_EQ(FetchBandwidth(link), 1.5e9);
 }
 
+// A minute in which rows hardly waited doubles what is believed, but for what use has shown.
+TEST(LinkBeliefTest, ALinkThatRowsDoNotWaitForMayBeFaster) {
+  KnownLink link = kGood;
+  link.fetched_unbounded_seconds = 60;
+  EXPECT_DOUBLE_EQ(FetchBandwidth(link), 10e9);
+  EXPECT_EQ(BelievedBandwidth(link), 5e9) << "no other use is tried out little by little";
+  link.fetched_bytes_per_second_least = 7e9;
+  EXPECT_DOUBLE_EQ(FetchBandwidth(link), 14e9);
+  link.fetched_unbounded_seconds = 1e9;
+  EXPECT_DOUBLE_EQ(FetchBandwidth(link), 64 * 7e9) << "for however long";
+  link.fetched_bytes_per_second_most = 9e9;
+  EXPECT_EQ(FetchBandwidth(link), 9e9);
+  link.fetched_unbounded_seconds = 0;
+  EXPECT_EQ(FetchBandwidth(link), 7e9);
+}
+
+// Rows that wait for the slower one of two links do not wait for the other.
+TEST(LinkBeliefTest, NoneOfSeveralLinksIsFasterForRowsThatWaitForAnother) {
+  KnownLink fast = kGood;
+  fast.fetched_bytes_per_second_least = 1e9;
+  fast.fetched_unbounded_seconds = 120;
+  KnownLink slow = fast;
+  slow.bytes_per_second = 1e9;
+  slow.fetched_unbounded_seconds = 60;
+  const KnownLink unused = {.path = "shm", .bytes_per_second = 3e9};
+  const KnownLink unmeasured = {.path = "shm"};
+  EXPECT_EQ(FetchBandwidthOfAll({}), 0);
+  EXPECT_DOUBLE_EQ(FetchBandwidthOfAll({fast, unused, unmeasured}), 20e9 + 3e9);
+  EXPECT_DOUBLE_EQ(FetchBandwidthOfAll({fast, slow}), 10e9 + 2e9);
+  slow.fetched_unbounded_seconds = 0;
+  EXPECT_DOUBLE_EQ(FetchBandwidthOfAll({fast, slow}), 5e9 + 1e9);
+}
+
+TEST(LinkBeliefTest, WhatCameOfKAndVDisprovesAMeasurementToo) {
+  KnownLink link = {.path = "ucx tcp/eth0", .latency_seconds = 20e-6, .bytes_per_second = 3e7};
+  link.exchange_bytes_per_second = 5e7;
+  link.fetched_bytes_per_second_least = 8e7;
+  EXPECT_THAT(OddLinks({link}), ElementsAre("")) << "less than three times as much";
+  link.fetched_bytes_per_second_least = 9e8;
+  EXPECT_EQ(BelievedBandwidth(link), 9e8);
+  EXPECT_THAT(OddLinks({link}),
+              ElementsAre("measured as 0.03 GB/s when the epoch began, a bad moment: K and V that "
+                          "came had 0.90 GB/s since"));
+}
+
 TEST(LinkBeliefTest, AMeasurementThatUseDisprovedIsOdd) {
   const KnownLink slow = {
       .path = "verbs mlx5_0/1", .latency_seconds = 3e-6, .bytes_per_second = 1e8};
