@@ -11,6 +11,7 @@
 
 #include "common/attention_descriptor.h"
 #include "common/dtype.h"
+#include "common/kv_form.h"
 #include "kernels/attention.h"
 #include "kernels/int8_kv.h"
 #include "plan/fetch_pieces.h"
@@ -44,6 +45,18 @@ inline Int8Piece Int8PieceOf(const AttentionDescriptor& part, const plan::FetchP
           .v = reinterpret_cast<BFloat16*>(data + planes.v),
           .head_stride = size_t{piece.slots} * part.head_dim,
           .bytes = planes.end};
+}
+
+// The planes of one head of such a view.
+inline kernels::Int8View Int8HeadOf(const kernels::Int8View& view, size_t head, uint32_t head_dim) {
+  const size_t first = head * view.slots;
+  const size_t first_scales = head * view.k_scale_slots() * Int8ScalesOfSlot(head_dim);
+  return {.k = view.k + first * head_dim,
+          .v = view.v + first * head_dim,
+          .k_scales = view.k_scales + first_scales,
+          .v_scales = view.v_scales + first,
+          .slots = view.slots,
+          .scale_slots = view.scale_slots};
 }
 
 }  // namespace lamina::compute_node

@@ -101,18 +101,6 @@ class MadeBf16 final : public MadeKv {
   std::vector<kernels::AttentionItem> items_;
 };
 
-// The planes of one head.
-kernels::Int8View HeadOf(const kernels::Int8View& view, size_t head, uint32_t head_dim) {
-  const size_t first = head * view.slots;
-  const size_t first_scales = head * view.k_scale_slots() * Int8ScalesOfSlot(head_dim);
-  return {.k = view.k + first * head_dim,
-          .v = view.v + first * head_dim,
-          .k_scales = view.k_scales + first_scales,
-          .v_scales = view.v_scales + first,
-          .slots = view.slots,
-          .scale_slots = view.scale_slots};
-}
-
 // Memory of a lane is a window's piece: INT8 of all tokens, and open blocks of the rows at hand.
 // Sequences have whole blocks, and rows begin with one, so that nothing is left in an open block.
 class MadeInt8 final : public MadeKv {
@@ -155,8 +143,9 @@ class MadeInt8 final : public MadeKv {
     const Extent numbered[] = {{.first_slot = 0, .tokens = into.slot}, slots};
     const HeadRange heads = into.rows.heads();
     for (uint32_t head = 0; head < heads.count; ++head) {
-      kernels::LoadInt8(shape.head_dim, HeadOf(from.int8, heads.first + head, shape.head_dim),
-                        numbered, into.slot, slots.tokens, HeadOf(to.int8, head, shape.head_dim));
+      kernels::LoadInt8(shape.head_dim, Int8HeadOf(from.int8, heads.first + head, shape.head_dim),
+                        numbered, into.slot, slots.tokens,
+                        Int8HeadOf(to.int8, head, shape.head_dim));
     }
   }
 

@@ -15,26 +15,34 @@
 namespace lamina::compute_node {
 namespace {
 
-// What of a piece of INT8 has come: of each head the slots behind those that are filled here, and
-// open blocks. `data` is behind the window's header.
+// What of a piece of INT8 has come: of each head the slots behind those that are filled here.
+// `data` is behind the window's header.
 void AddInt8(const plan::FetchPiece& piece, uint32_t head_dim, const std::byte* data,
              plan::DataChecksum& checksum) {
   const auto add = [&](size_t first, size_t end) {
     checksum.Add(sizeof(plan::WindowHeader) + first, {data + first, end - first});
   };
   const plan::FetchPlanes planes = plan::PlanesOf(piece, head_dim);
-  const auto add_heads = [&](size_t plane, size_t slots, size_t slot_bytes) {
+  struct Slots {
+    size_t all = 0;
+    size_t filled = 0;
+  };
+  const auto add_heads = [&](size_t plane, Slots slots, size_t slot_bytes) {
     for (size_t head = 0; head < piece.heads.count; ++head) {
-      add(plane + (head * slots + piece.filled) * slot_bytes,
-          plane + (head + 1) * slots * slot_bytes);
+      add(plane + (head * slots.all + slots.filled) * slot_bytes,
+          plane + (head + 1) * slots.all * slot_bytes);
     }
   };
   constexpr size_t kScale = sizeof(kernels::Int8Scale);
-  add_heads(planes.int8_k, piece.int8_slots, head_dim);
-  add_heads(planes.int8_v, piece.int8_slots, head_dim);
-  add_heads(planes.k_scales, piece.scale_slots, Int8ScalesOfSlot(head_dim) * kScale);
-  add_heads(planes.v_scales, piece.int8_slots, kScale);
-  add(planes.k, planes.end);
+  const Slots closed{.all = piece.int8_slots, .filled = piece.filled};
+  const Slots scales{.all = piece.scale_slots, .filled = piece.filled_scales};
+  const Slots open{.all = piece.slots, .filled = piece.filled_open};
+  add_heads(planes.int8_k, closed, head_dim);
+  add_heads(planes.int8_v, closed, head_dim);
+  add_heads(planes.k_scales, scales, Int8ScalesOfSlot(head_dim) * kScale);
+  add_heads(planes.v_scales, closed, kScale);
+  add_heads(planes.k, open, head_dim * sizeof(BFloat16));
+  add_heads(planes.v, open, head_dim * sizeof(BFloat16));
 }
 
 }  // namespace
@@ -185,9 +193,8 @@ absl::StatusOr<size_t> PieceWindows::Take(const Lane& lane, uint32_t node) {
   }
   // Slots that this node fills do not come.
   const uint32_t head_dim = context_.config.layers[stream.layer].head_dim;
-  const KvForm form = piece.int8_slots > 0 ? KvForm::kInt8 : KvForm::kBF16;
-  const uint64_t missing = uint64_t{piece.heads.count} * piece.filled * KvHeadBytes(head_dim, form);
-  const size_t bytes = BytesOf(node, stream, stream.piece) - missing;
+  const size_t bytes =
+      BytesOf(node, stream, stream.piece) - plan::FilledBytes(piece, head_dim, form());
   telemetry::AddTo(context_.counters.bytes_received, sizeof(header) + bytes);
   telemetry::FetchedBandwidth& link = Look(node);
   if (bytes > 0) {  // A header alone says nothing of the link.
@@ -211,7 +218,7 @@ uint64_t PieceWindows::Checksum(const Lane& lane, uint32_t node) const {
     return checksum.value();
   }
   const uint32_t head_dim = context_.config.layers[stream.layer].head_dim;
-  if (piece.int8_slots > 0) {
+  if (form() == KvForm::kInt8) {
     AddInt8(piece, head_dim, data, checksum);
     return checksum.value();
   }

@@ -18,6 +18,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "common/dtype.h"
+#include "common/kv_form.h"
 #include "compute_node/lane.h"
 #include "compute_node/peers.h"
 #include "compute_node/piece_rows.h"
@@ -96,6 +97,8 @@ class PieceWindows {
   };
 
   plan::FetchWindows windows() const { return plan::FetchWindows(context_.layout); }
+  // That of K and V in pieces.
+  KvForm form() const { return context_.config.int8_tails > 0 ? KvForm::kInt8 : KvForm::kBF16; }
   // Over the data of the piece at hand.
   uint64_t Checksum(const Lane& lane, uint32_t node) const;
   // The pieces that have been given back in the epoch, by any path.

@@ -8,8 +8,7 @@
 
 namespace lamina::compute_node {
 
-SparseAttention::SparseAttention(const WorkerContext& context, kernels::KvArena& scratch,
-                                 kernels::Int8Arena* int8, kernels::KvArena* resident,
+SparseAttention::SparseAttention(const WorkerContext& context, const SparseMemory& memory,
                                  const kernels::AttentionKernel& kernel)
     : context_(context),
       sums_(context.config),
@@ -17,10 +16,10 @@ SparseAttention::SparseAttention(const WorkerContext& context, kernels::KvArena&
                  std::max(context.config.rows_max, context.config.chunk_tokens_max),
                  context.config.sequence_tokens_max),
       sender_(context, plan::AttentionPath::kSparse),
-      resident_(context.config, resident),
-      choice_(context, sums_, resident_),
-      prompts_(context, scratch, int8, sums_, attention_),
-      kv_(context, choice_, sums_, resident_, attention_) {}
+      form_(MakeSparseForm(context.config, memory, attention_)),
+      choice_(context, sums_, *form_.recent),
+      prompts_(context, memory.scratch, memory.int8, sums_, attention_),
+      kv_(context, choice_, sums_, *form_.pieces) {}
 
 absl::Status SparseAttention::Open() {
   LAMINA_RETURN_IF_ERROR(choice_.Open());
@@ -29,7 +28,7 @@ absl::Status SparseAttention::Open() {
 
 absl::Status SparseAttention::Apply(const plan::StepPlan& plan) {
   sums_.Apply(plan);
-  resident_.Apply(plan);
+  form_.recent->Apply(plan);
   return absl::OkStatus();
 }
 
@@ -37,7 +36,7 @@ absl::Status SparseAttention::BeginStep(Lane& lane, const PathRows& rows) {
   LAMINA_ASSIGN_OR_RETURN(runs_, RunsOf(context_.sequences, lane, rows));
   const size_t chosen = runs_.size();
   LAMINA_RETURN_IF_ERROR(AppendChunkRuns(context_.config, context_.sequences, lane, rows, runs_));
-  resident_.BeginStep(lane.index, runs_);
+  form_.recent->BeginStep(lane.index, runs_);
   LAMINA_RETURN_IF_ERROR(choice_.BeginStep(lane, absl::MakeConstSpan(runs_).first(chosen)));
   kv_.BeginStep(lane);
   prompts_.BeginStep(lane, rows);
@@ -46,8 +45,8 @@ absl::Status SparseAttention::BeginStep(Lane& lane, const PathRows& rows) {
 
 absl::Status SparseAttention::Attend(Lane& lane) {
   LAMINA_RETURN_IF_ERROR(sender_.Send(lane));
-  resident_.Store(lane.index, lane.slice,
-                  context_.executor.QkvRows(lane.slice, lane.positions.size(), lane.buffers));
+  form_.recent->Store(lane.index, lane.slice,
+                      context_.executor.QkvRows(lane.slice, lane.positions.size(), lane.buffers));
   kv_.BeginLayer(lane);
   prompts_.Attend(lane);
   return absl::OkStatus();

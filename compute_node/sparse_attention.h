@@ -6,8 +6,8 @@
 // of all rows go to the memory nodes, so that a lost compute node loses nothing that answers are
 // made of; sums of weights are made anew.
 //
-//   BeginStep   ResidentKv: room for rows;  TokenChoice: sets of tokens go out, for all layers
-//   Attend      KvSender: k and v go out;  ResidentKv keeps them;  SparsePrompts: chunks attend
+//   BeginStep   RecentTokens: room for rows;  TokenChoice: sets of tokens go out, for all layers
+//   Attend      KvSender: k and v go out;  RecentTokens keeps them;  SparsePrompts: chunks attend
 //   Poll        SparseKv: pieces come, rows attend, sums grow
 //
 // Threading: as AttentionPath. Allocation: as its parts.
@@ -18,7 +18,7 @@
 
 #include "compute_node/attention_path.h"
 #include "compute_node/kv_sender.h"
-#include "compute_node/resident_kv.h"
+#include "compute_node/sparse_form.h"
 #include "compute_node/sparse_kv.h"
 #include "compute_node/sparse_prompts.h"
 #include "compute_node/sparse_sums.h"
@@ -26,18 +26,14 @@
 #include "compute_node/weighed_attention.h"
 #include "compute_node/worker_context.h"
 #include "kernels/attention.h"
-#include "kernels/int8_arena.h"
-#include "kernels/kv_arena.h"
 
 namespace lamina::compute_node {
 
 class SparseAttention final : public AttentionPath {
  public:
-  // `int8` has INT8 of the scratch's tokens, or is null where K and V are bf16; `kernel` attends
-  // the form that they have. `resident` is for tokens that stay, or null. References must outlive
-  // this.
-  SparseAttention(const WorkerContext& context, kernels::KvArena& scratch, kernels::Int8Arena* int8,
-                  kernels::KvArena* resident, const kernels::AttentionKernel& kernel);
+  // `kernel` attends the form that K and V have. References must outlive this.
+  SparseAttention(const WorkerContext& context, const SparseMemory& memory,
+                  const kernels::AttentionKernel& kernel);
 
   uint64_t buffer_bytes() const override { return sender_.bytes() + choice_.bytes(); }
   absl::Status Open() override;
@@ -53,7 +49,7 @@ class SparseAttention final : public AttentionPath {
   SparseSums sums_;
   WeighedAttention attention_;
   KvSender sender_;
-  ResidentKv resident_;
+  SparseForm form_;
   TokenChoice choice_;
   SparsePrompts prompts_;
   SparseKv kv_;

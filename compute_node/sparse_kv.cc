@@ -4,25 +4,19 @@
 #include <algorithm>
 #include <bit>
 
-#include "common/kv_form.h"
 #include "common/status_macros.h"
-#include "plan/token_sets.h"
 
 namespace lamina::compute_node {
 
 SparseKv::SparseKv(const WorkerContext& context, const TokenChoice& choice, SparseSums& sums,
-                   const ResidentKv& resident, WeighedAttention& attention)
+                   SparsePieces& form)
     : context_(context),
       choice_(choice),
       sums_(sums),
-      resident_(resident),
-      attention_(attention),
+      form_(form),
       windows_(context),
       node_sums_(NodeSums::Of(context.config)),
-      lanes_(context.config.lanes),
-      has_int8_(context.config.int8_tails > 0),
-      int8_(attention, context.config.rows_max) {
-  extents_.reserve(3 * size_t{context.config.rows_max});  // Items point into it.
+      lanes_(context.config.lanes) {
   for (LaneState& lane : lanes_) {
     lane.streams.resize(context.config.memory_nodes.size());
   }
@@ -50,33 +44,21 @@ void SparseKv::BeginLayer(const Lane& lane) {
     const TokenChoice::Part& part = choice_.part(lane, node);
     stream.runs.clear();
     stream.first_weight.clear();
-    stream.chosen.clear();
-    stream.first_chosen.clear();
     size_t weights = 0;
     for (uint32_t run = 0; run < part.rows.size(); ++run) {
-      const absl::Span<const uint64_t> set = choice_.Set(lane, node, state.layer, run);
-      const plan::FetchRun& come = stream.runs.emplace_back(plan::ChosenRun(
-          part.runs[run], set, choice_.Kept(lane, node, state.layer, run), has_int8_));
+      const plan::FetchRun& come = stream.runs.emplace_back(
+          form_.RunOf(part.runs[run], choice_.Set(lane, node, state.layer, run),
+                      choice_.Kept(lane, node, state.layer, run)));
       stream.first_weight.push_back(weights);
       weights += size_t{stream.weighed[run]} * (come.before + come.tokens);
-      stream.first_chosen.push_back(stream.chosen.size());
-      const size_t closed = come.chosen ? part.runs[run].int8_fetched() / kInt8BlockTokens : 0;
-      for (const uint64_t block : set.first(closed)) {
-        if (block != 0) {
-          stream.chosen.push_back(static_cast<uint32_t>(std::popcount(block)));
-        }
-      }
     }
-    stream.first_chosen.push_back(stream.chosen.size());
     stream.weights.assign(node_sums_->SummedIn(node) == node ? weights : 0, 0.0f);
     windows_.BeginLayer(lane, node, state.layer, stream.runs);
   }
 }
 
 absl::StatusOr<bool> SparseKv::Poll(Lane& lane) {
-  const auto attend = [&](uint32_t node) {
-    has_int8_ ? AttendInt8(lane, node) : Attend(lane, node);
-  };
+  const auto attend = [&](uint32_t node) { Attend(lane, node); };
   const auto ended = [&](uint32_t node) {
     if (node_sums_->Complete(windows_, lane)) {
       EndLayer(lane, node_sums_->SummedIn(node));
@@ -113,77 +95,20 @@ float* SparseKv::WeightsOf(const Lane& lane, uint32_t node, uint32_t run) {
 }
 
 void SparseKv::Attend(Lane& lane, uint32_t node) {
-  const Stream& stream = lanes_[lane.index].streams[node];
+  const LaneState& state = lanes_[lane.index];
+  const Stream& stream = state.streams[node];
   const plan::FetchPiece& piece = windows_.piece(lane, node);
-  const PieceRows rows = windows_.RowsOf(lane, node);
-  extents_.clear();
-  items_.clear();
-  const uint32_t layer = lanes_[lane.index].layer;
-  uint32_t filled = 0;
-  uint32_t slot = piece.filled;
+  runs_.clear();
   for (uint32_t i = piece.first_run; i < piece.runs_end; ++i) {
-    const plan::FetchRun& run = stream.runs[i];
-    const RowRun& row = choice_.part(lane, node).rows[i];
-    const size_t first_extent = extents_.size();
-    const Extent own{.first_slot = slot + run.fetched(), .tokens = run.tokens};
-    rows.Store(row.first_row, own);
-    if (run.kept > 0) {
-      kept_.clear();
-      resident_.AppendSlots(row.sequence, choice_.KeptSet(lane, node, layer, i), kept_);
-      rows.Fill(resident_.View(layer), kept_, {.first_slot = filled, .tokens = run.kept});
-      // Tokens that stay are later ones than those that come.
-      extents_.push_back({.first_slot = slot, .tokens = run.fetched()});
-      extents_.push_back({.first_slot = filled, .tokens = run.kept});
-      extents_.push_back(own);
-    } else {
-      extents_.push_back({.first_slot = slot, .tokens = run.fetched() + run.tokens});
-    }
-    AddItems(lane, node, i, rows, absl::MakeConstSpan(extents_).subspan(first_extent));
-    filled += run.filled_slots();
-    slot += run.slots();
+    runs_.push_back({.tokens = stream.runs[i],
+                     .rows = choice_.part(lane, node).rows[i],
+                     .come = choice_.Set(lane, node, state.layer, i),
+                     .kept = choice_.KeptSet(lane, node, state.layer, i),
+                     .weighed = stream.weighed[i],
+                     .weights = WeightsOf(lane, node, i)});
   }
-  attention_.Attend(rows.part(), rows.View(), items_);
-}
-
-void SparseKv::AttendInt8(Lane& lane, uint32_t node) {
-  const Stream& stream = lanes_[lane.index].streams[node];
-  const plan::FetchPiece& piece = windows_.piece(lane, node);
-  int8_runs_.clear();
-  for (uint32_t i = piece.first_run; i < piece.runs_end; ++i) {
-    const size_t first = stream.first_chosen[i];
-    int8_runs_.push_back(
-        {.tokens = stream.runs[i],
-         .row = choice_.part(lane, node).rows[i].first_row,
-         .chosen =
-             absl::MakeConstSpan(stream.chosen).subspan(first, stream.first_chosen[i + 1] - first),
-         .weighed = stream.weighed[i],
-         .weights = WeightsOf(lane, node, i)});
-  }
-  int8_.Attend(windows_.RowsOf(lane, node), piece,
-               reinterpret_cast<std::byte*>(windows_.elements(lane, node)), int8_runs_);
-}
-
-void SparseKv::AddItems(const Lane& lane, uint32_t node, uint32_t run, const PieceRows& rows,
-                        absl::Span<const Extent> slots) {
-  const Stream& stream = lanes_[lane.index].streams[node];
-  const plan::FetchRun& tokens = stream.runs[run];
-  const uint32_t row = choice_.part(lane, node).rows[run].first_row;
-  const auto add = [&](uint32_t first, uint32_t count, float* weights) {
-    if (count > 0) {
-      items_.push_back({.attention = {.extents = slots,
-                                      .first_position = tokens.before + first,
-                                      .query_tokens = count,
-                                      .q = rows.q(row + first),
-                                      .q_stride = rows.qkv_stride(),
-                                      .out = rows.out(row + first),
-                                      .out_stride = rows.out_stride()},
-                        .weights = weights,
-                        .stride = tokens.before + tokens.tokens});
-    }
-  };
-  const uint32_t plain = tokens.tokens - stream.weighed[run];
-  add(0, plain, nullptr);
-  add(plain, stream.weighed[run], WeightsOf(lane, node, run));
+  form_.Attend(state.layer, windows_.RowsOf(lane, node), piece,
+               reinterpret_cast<std::byte*>(windows_.elements(lane, node)), runs_);
 }
 
 // All heads have been attended: the weights of the rows are complete.

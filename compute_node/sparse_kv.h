@@ -1,12 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // SparseKv: rows attend over K and V of chosen tokens (token_choice.h), which memory nodes put into
-// this node's windows one behind the other. So attention is plain, over as many tokens as were
-// chosen and the rows' own, whose K and V are stored into the slots that a piece leaves for them.
-// Tokens that stay here (resident_kv.h) are copied into slots of the piece that do not come.
-// What softmax gave each token goes into the sums by which the next rows' tokens are chosen.
-//
-// Where K and V are INT8 a piece is attended by SparseInt8.
+// this node's windows one behind the other. How rows attend to a piece follows from the form of K
+// and V (sparse_pieces.h). What softmax gave each token goes into the sums by which the next rows'
+// tokens are chosen.
 //
 // A piece has some heads of some runs (plan/fetch_pieces.h); sums are of all heads, added up in
 // their order, and are handed on when a layer's last piece has been attended. Where heads are
@@ -28,13 +25,10 @@
 #include "compute_node/lane.h"
 #include "compute_node/node_sums.h"
 #include "compute_node/peers.h"
-#include "compute_node/piece_rows.h"
 #include "compute_node/piece_windows.h"
-#include "compute_node/resident_kv.h"
-#include "compute_node/sparse_int8.h"
+#include "compute_node/sparse_pieces.h"
 #include "compute_node/sparse_sums.h"
 #include "compute_node/token_choice.h"
-#include "compute_node/weighed_attention.h"
 #include "compute_node/worker_context.h"
 #include "plan/fetch_pieces.h"
 
@@ -44,7 +38,7 @@ class SparseKv {
  public:
   // References must outlive this.
   SparseKv(const WorkerContext& context, const TokenChoice& choice, SparseSums& sums,
-           const ResidentKv& resident, WeighedAttention& attention);
+           SparsePieces& form);
 
   // The lane's step begins, and its tokens are chosen.
   void BeginStep(const Lane& lane);
@@ -68,10 +62,6 @@ class SparseKv {
     std::vector<uint32_t> weighed;
     std::vector<size_t> first_weight;
     std::vector<float> weights;
-    // With INT8: of each closed block with chosen tokens how many, run after run; where each run's
-    // begin, and where the last one's end.
-    std::vector<uint32_t> chosen;
-    std::vector<size_t> first_chosen;
   };
   struct LaneState {
     uint32_t layer = 0;
@@ -83,27 +73,17 @@ class SparseKv {
   bool IsTurnOf(const Lane& lane, uint32_t node) const;
   float* WeightsOf(const Lane& lane, uint32_t node, uint32_t run);
   void Attend(Lane& lane, uint32_t node);
-  void AttendInt8(Lane& lane, uint32_t node);
-  // Items of the run's rows; `slots` have the chosen tokens and the rows' own, in their order.
-  void AddItems(const Lane& lane, uint32_t node, uint32_t run, const PieceRows& rows,
-                absl::Span<const Extent> slots);
   void EndLayer(const Lane& lane, uint32_t node);
 
   const WorkerContext& context_;
   const TokenChoice& choice_;
   SparseSums& sums_;
-  const ResidentKv& resident_;
-  WeighedAttention& attention_;
+  SparsePieces& form_;
   PieceWindows windows_;
   std::unique_ptr<const NodeSums> node_sums_;
   std::vector<LaneState> lanes_;
-  std::vector<Extent> extents_;  // Those that the items name.
-  std::vector<Extent> kept_;     // Slots of one run's tokens that stay here.
-  std::vector<WeighedAttention::Item> items_;
-  const bool has_int8_;
-  SparseInt8 int8_;
-  std::vector<SparseInt8::Run> int8_runs_;
-  std::vector<uint32_t> tokens_;  // One row's, as sums count them.
+  std::vector<SparsePieces::Run> runs_;  // Those of one piece.
+  std::vector<uint32_t> tokens_;         // One row's, as sums count them.
 };
 
 }  // namespace lamina::compute_node

@@ -13,10 +13,12 @@
 #include <vector>
 
 #include "compute_node/path_maker.h"
+#include "compute_node/resident_int8.h"
 #include "kernels/attention.h"
 #include "kernels/compute_device.h"
 #include "kernels/int8_arena.h"
 #include "kernels/kv_arena.h"
+#include "plan/resident_room.h"
 
 namespace lamina::compute_node {
 
@@ -34,6 +36,8 @@ class SparsePathMaker final : public PathMaker {
     scratch_.reset();
     int8_.reset();
     resident_.reset();
+    resident_int8_.reset();
+    room_ = {};
   }
   // Sums of weights count with the most that they may take.
   uint64_t kv_bytes() const override { return scratch_bytes() + kept_bytes() + sums_bytes_; }
@@ -44,7 +48,14 @@ class SparsePathMaker final : public PathMaker {
   uint64_t scratch_bytes() const {
     return scratch_->bytes() + (int8_.has_value() ? int8_->bytes() : 0);
   }
-  uint64_t kept_bytes() const { return resident_.has_value() ? resident_->bytes() : 0; }
+  uint64_t kept_bytes() const {
+    return (resident_.has_value() ? resident_->bytes() : 0) +
+           (resident_int8_.has_value() ? resident_int8_->bytes() : 0);
+  }
+  // As much as `resident_bytes` have room for in this epoch.
+  plan::ResidentRoom RoomIn(const plan::EpochConfig& config) const;
+  // Errors: as kernels::KvArena::Create().
+  absl::Status ReserveResident(const plan::EpochConfig& config, const plan::ResidentRoom& room);
 
   const kernels::ComputeDevice& device_;
   const kernels::AttentionKernel& kernel_;
@@ -52,7 +63,9 @@ class SparsePathMaker final : public PathMaker {
   std::optional<kernels::KvArena> scratch_;
   std::optional<kernels::Int8Arena> int8_;  // Where K and V are INT8: of the same tokens.
   std::optional<kernels::KvArena> resident_;
-  std::vector<AttentionDescriptor> layers_;  // Attention layers of the arenas.
+  std::optional<Int8Residents> resident_int8_;  // In its place, where K and V are INT8.
+  plan::ResidentRoom room_;                     // Both have so much.
+  std::vector<AttentionDescriptor> layers_;     // Attention layers of the arenas.
   uint64_t sums_bytes_ = 0;
   uint64_t windows_bytes_ = 0;
 };

@@ -12,20 +12,20 @@
 namespace lamina::compute_node {
 namespace {
 
-// Moves the tokens from `first` on from one set to the other; returns how many these are.
-uint32_t MoveFrom(uint32_t first, absl::Span<uint64_t> from, absl::Span<uint64_t> to) {
+// Moves the tokens from `first` on from one set to the other.
+void MoveFrom(uint32_t first, absl::Span<uint64_t> from, absl::Span<uint64_t> to) {
   std::fill(to.begin(), to.end(), 0);
   for (size_t word = first / 64; word < from.size(); ++word) {
     const uint64_t stay = word == first / 64 ? (uint64_t{1} << first % 64) - 1 : 0;
     to[word] = from[word] & ~stay;
     from[word] &= stay;
   }
-  return plan::CountTokens(to);
 }
 
 }  // namespace
 
-TokenChoice::TokenChoice(const WorkerContext& context, SparseSums& sums, const ResidentKv& resident)
+TokenChoice::TokenChoice(const WorkerContext& context, SparseSums& sums,
+                         const RecentTokens& resident)
     : context_(context), sums_(sums), resident_(resident), lanes_(context.config.lanes) {
   const size_t nodes = context.config.memory_nodes.size();
   for (LaneState& lane : lanes_) {
@@ -102,8 +102,10 @@ void TokenChoice::ChooseAll(const Part& part, LaneState& state) {
       const size_t at = part.first_word + sets.SetOf(layer, run);
       const auto set = absl::MakeSpan(state.staged).subspan(at, sets.words());
       Choose(layer, rows, set);
+      const auto kept = absl::MakeSpan(state.kept).subspan(at, sets.words());
+      MoveFrom(resident, set, kept);
       state.staged[part.first_word + sets.KeptOf(layer, run)] =
-          MoveFrom(resident, set, absl::MakeSpan(state.kept).subspan(at, sets.words()));
+          resident_.WordOf(part.runs[run], kept);
     }
   }
 }

@@ -7,7 +7,7 @@
 //
 // Where heads are spread over memory nodes each of them is told the same.
 //
-// Tokens that are chosen and stay here (resident_kv.h) are in no set: memory nodes are told how
+// Tokens that are chosen and stay here (recent_tokens.h) are in no set: memory nodes are told how
 // many these are.
 //
 // Threading: the data thread. Allocation: per epoch, and per step for who has which runs.
@@ -21,7 +21,7 @@
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "compute_node/lane.h"
-#include "compute_node/resident_kv.h"
+#include "compute_node/recent_tokens.h"
 #include "compute_node/sparse_sums.h"
 #include "compute_node/step_layout.h"
 #include "compute_node/worker_context.h"
@@ -33,7 +33,7 @@ namespace lamina::compute_node {
 class TokenChoice {
  public:
   // References must outlive this.
-  TokenChoice(const WorkerContext& context, SparseSums& sums, const ResidentKv& resident);
+  TokenChoice(const WorkerContext& context, SparseSums& sums, const RecentTokens& resident);
 
   // Sets of tokens of all lanes.
   uint64_t bytes() const;
@@ -42,7 +42,7 @@ class TokenChoice {
   absl::Status Open();
 
   // These runs of the lane's step attend here, each of one sequence, and there is room for them
-  // (ResidentKv::BeginStep()).
+  // (RecentTokens::BeginStep()).
   // Errors: as Peers::Put(); kInternal  more of them than sequences may have rows.
   absl::Status BeginStep(const Lane& lane, absl::Span<const RowRun> runs);
 
@@ -55,7 +55,7 @@ class TokenChoice {
   };
   const Part& part(const Lane& lane, uint32_t node) const { return lanes_[lane.index].nodes[node]; }
   // The tokens of one of its runs in a layer: those that come, and those behind them that stay
-  // here, of which there are so many.
+  // here, with the word that tells of these (RecentTokens::WordOf()).
   absl::Span<const uint64_t> Set(const Lane& lane, uint32_t node, uint32_t layer,
                                  uint32_t run) const {
     return In(lanes_[lane.index].staged, lane, node, layer, run);
@@ -64,10 +64,9 @@ class TokenChoice {
                                      uint32_t run) const {
     return In(lanes_[lane.index].kept, lane, node, layer, run);
   }
-  uint32_t Kept(const Lane& lane, uint32_t node, uint32_t layer, uint32_t run) const {
+  uint64_t Kept(const Lane& lane, uint32_t node, uint32_t layer, uint32_t run) const {
     const Part& of = part(lane, node);
-    return static_cast<uint32_t>(
-        lanes_[lane.index].staged[of.first_word + of.sets.KeptOf(layer, run)]);
+    return lanes_[lane.index].staged[of.first_word + of.sets.KeptOf(layer, run)];
   }
 
  private:
@@ -91,7 +90,7 @@ class TokenChoice {
 
   const WorkerContext& context_;
   SparseSums& sums_;
-  const ResidentKv& resident_;
+  const RecentTokens& resident_;
   std::vector<LaneState> lanes_;
   std::vector<uint32_t> order_;  // Working memory of a choice.
 };

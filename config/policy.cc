@@ -295,14 +295,8 @@ absl::Status CheckFetchPartition(const ClusterConfig& config) {
 
 // What compute nodes that name the tokens they want are not served with.
 absl::Status CheckNamedTokens(const ClusterConfig& config) {
-  const FetchConfig& fetch = config.fetch;
   const std::string policy =
       absl::StrCat("policy ", config.policy, config.KeepsRecent() ? " and fetch.resident" : "");
-  if (fetch.resident_bytes > 0 && config.kv == KvForm::kInt8) {
-    return absl::UnimplementedError(
-        "fetch.resident: not served by this version with kv int8, which closes blocks where all of "
-        "a sequence's tokens are; remove it, or set kv to bf16");
-  }
   if (config.prefill.mode != PrefillMode::kInline ||
       config.attention.Named().decode != config.attention.Named().prefill) {
     return absl::UnimplementedError(

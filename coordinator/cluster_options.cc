@@ -24,6 +24,7 @@
 #include "plan/fetch_pieces.h"
 #include "plan/limits.h"
 #include "plan/prefill_lanes.h"
+#include "plan/resident_room.h"
 #include "plan/slot_kinds.h"
 #include "plan/streaming_tokens.h"
 #include "plan/token_sets.h"
@@ -169,17 +170,17 @@ std::string PhaseWords(const ClusterConfig& config, uint32_t width, const Engine
   const policy::PhaseBytes bytes{
       .kv = static_cast<double>(options.kv.SlotBytes(options.layers)) / layers,
       .activation = static_cast<double>(width * sizeof(BFloat16))};
-  // Whole tiles stay.
-  const uint64_t tile_bytes = plan::kFetchTile * KvBytesPerToken(options.layers);
-  const uint64_t resident = config.fetch.resident_bytes / tile_bytes * plan::kFetchTile;
+  const plan::ResidentRoom room =
+      config.KeepsInt8() ? plan::ResidentBlocksIn(config.fetch.resident_bytes, options.layers,
+                                                  options.scheduler.int8_tails)
+                         : plan::ResidentTilesIn(config.fetch.resident_bytes, options.layers);
   const uint32_t rows = options.scheduler.running_max;
   const uint32_t tokens = options.scheduler.sequence_tokens_max;
-  const policy::PhaseProfile profile{
-      .output = tokens,
-      .ratio = options.fetch.sparse_ratio,
-      .resident = static_cast<uint32_t>(std::min<uint64_t>(resident / rows, tokens)),
-      .kv = bytes.kv,
-      .activation = bytes.activation};
+  const policy::PhaseProfile profile{.output = tokens,
+                                     .ratio = options.fetch.sparse_ratio,
+                                     .resident = std::min(room.tokens / rows, tokens),
+                                     .kv = bytes.kv,
+                                     .activation = bytes.activation};
   return absl::StrCat("of each of ", rows, " rows ",
                       policy::DescribePhases(profile, bytes, policy::SearchPhases(profile)));
 }

@@ -29,6 +29,7 @@
 #include "common/attention_descriptor.h"
 #include "common/dtype.h"
 #include "common/extent.h"
+#include "common/kv_form.h"
 #include "common/thread_pool.h"
 #include "kernels/attention_weights.h"
 
@@ -87,10 +88,19 @@ struct AttentionItem {
   uint32_t tail_slot = 0;
   // Not empty: the INT8 tokens are some of a sequence's closed blocks: of each block that has any
   // how many, in order. Scales of K of these blocks lie one behind the other, each in the order of
-  // channels, from slot `scale_slot` of Int8View::k_scales on, kInt8BlockTokens slots a block.
+  // channels, from slot `scale_slot` of Int8View::k_scales on, kInt8BlockTokens slots a block;
+  // those from block `later_block` on, where there are so many, from slot `later_scale_slot` on.
   // Requires: none is 0; their sum is int8_tokens.
   absl::Span<const uint32_t> chosen;
   uint32_t scale_slot = 0;
+  uint32_t later_block = UINT32_MAX;
+  uint32_t later_scale_slot = 0;
+
+  // Where scales of K of a block of `chosen` begin.
+  size_t ScaleSlotOf(size_t block) const {
+    return block < later_block ? scale_slot + block * kInt8BlockTokens
+                               : later_scale_slot + (block - later_block) * kInt8BlockTokens;
+  }
 };
 
 // Elements of one partial: out, then lse.

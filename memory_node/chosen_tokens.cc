@@ -52,7 +52,7 @@ class ChosenBF16 final : public ChosenTokens {
   void BeginLayer() override { tokens_.clear(); }
 
   plan::FetchRun AddRun(const FetchedRun& fetched, absl::Span<const uint64_t> set,
-                        uint32_t kept) override {
+                        uint64_t kept) override {
     std::vector<Extent>& slots = slots_[tokens_.size()];
     SlotsOfTokens(set, fetched.slots.kv, slots);
     tokens_.push_back({.slots = slots});
@@ -94,12 +94,20 @@ class ChosenInt8 final : public ChosenTokens {
     return absl::OkStatus();
   }
 
-  // Consecutive rows attend to all tokens: their blocks close at different rows.
+  // Consecutive rows attend to all tokens, which come: their blocks close at different rows. Where
+  // any token is kept the open block is.
   absl::Status Check(const plan::FetchRun& run, absl::Span<const uint64_t> set, uint64_t kept,
                      const std::string& of) const override {
-    if (kept > 0) {
+    const plan::Int8Tokens come = plan::Int8Tokens::Of(run, set);
+    const plan::Int8Tokens stay = plan::Int8Tokens::FromWord(kept);
+    const uint64_t blocks = uint64_t{stay.blocks} + come.blocks;
+    if (stay.closed < stay.blocks || stay.closed > uint64_t{stay.blocks} * kInt8BlockTokens ||
+        blocks > run.int8_fetched() / kInt8BlockTokens || stay.open > run.tail_fetched() ||
+        (kept != 0 && (come.open > 0 || run.tokens > 1))) {
       return absl::InternalError(
-          absl::StrCat(of, " keep ", kept, " tokens, which with INT8 all come"));
+          absl::StrCat(of, " name ", come.all(), " tokens and keep ", stay.closed, " of ",
+                       stay.blocks, " blocks and ", stay.open, " of the open one, of the ",
+                       run.before, " before ", run.tokens, " rows, which with INT8 cannot be"));
     }
     if (run.tokens <= 1 || plan::IsWhole(set, run.before)) {
       return absl::OkStatus();
@@ -112,7 +120,7 @@ class ChosenInt8 final : public ChosenTokens {
   void BeginLayer() override { tokens_.clear(); }
 
   plan::FetchRun AddRun(const FetchedRun& fetched, absl::Span<const uint64_t> set,
-                        uint32_t kept) override {
+                        uint64_t kept) override {
     const size_t run = tokens_.size();
     Places& places = places_[run];
     const plan::SlotTables::Sequence& sequence = *fetched.sequence;

@@ -32,8 +32,9 @@ class ChosenTokens {
   // Their rows are stored in a layer next, of which not all has been sent. Errors: the device's.
   virtual absl::Status KeepTails(uint32_t layer) = 0;
 
-  // Whether rows of the run may attend to `set`, and to `kept` tokens that the compute node has.
-  // `of` names it in errors: kInternal, of a set that this form does not send.
+  // Whether rows of the run may attend to `set`, and to those that the compute node has, as the
+  // word `kept` says (plan/token_sets.h). `of` names it in errors: kInternal, of a set that this
+  // form does not send.
   virtual absl::Status Check(const plan::FetchRun& run, absl::Span<const uint64_t> set,
                              uint64_t kept, const std::string& of) const = 0;
 
@@ -41,7 +42,7 @@ class ChosenTokens {
   // Check() has found it. Returns the run as if the chosen tokens were all before it.
   virtual void BeginLayer() = 0;
   virtual plan::FetchRun AddRun(const FetchedRun& fetched, absl::Span<const uint64_t> set,
-                                uint32_t kept) = 0;
+                                uint64_t kept) = 0;
 
   // One turn of the piece at hand. Errors: the transport's.
   virtual absl::Status Put(PieceStream& pieces, Lane& lane) = 0;

@@ -90,12 +90,15 @@ absl::Status Int8Gather::Closed(kernels::KvReads& reads, size_t first, size_t en
   auto* const v_scales = reinterpret_cast<kernels::Int8Scale*>(data_ + planes_.v_scales);
   return VisitRuns(
       piece_, closed_slots(), first * kTile, end * kTile,
-      [this](uint32_t run) { return runs_.runs[run].int8_slots() - runs_.runs[run].kept; },
+      [this](uint32_t run) {
+        return runs_.runs[run].int8_slots() - runs_.runs[run].filled_slots();
+      },
       [&](uint32_t head, uint32_t run, size_t slot, size_t from, size_t to) -> absl::Status {
         const Int8RunTokens& tokens = runs_.tokens[run];
-        uint8_t* const head_k = k + Skipped(head) * head_dim_;
-        uint8_t* const head_v = v + Skipped(head) * head_dim_;
-        kernels::Int8Scale* const head_scales = v_scales + Skipped(head);
+        const size_t skipped = Skipped(head, piece_.filled);
+        uint8_t* const head_k = k + skipped * head_dim_;
+        uint8_t* const head_v = v + skipped * head_dim_;
+        kernels::Int8Scale* const head_scales = v_scales + skipped;
         const size_t tokens_end = std::clamp(slot + runs_.runs[run].int8_fetched(), from, to);
         const size_t seen = std::clamp(slot + tokens.hidden, from, tokens_end);
         Clear(head_k, from, seen, head_dim_);
@@ -122,10 +125,13 @@ absl::Status Int8Gather::Scales(kernels::KvReads& reads, size_t first, size_t en
   auto* const scales = reinterpret_cast<kernels::Int8Scale*>(data_ + planes_.k_scales);
   return VisitRuns(
       piece_, scale_slots(), first * kTile, end * kTile,
-      [this](uint32_t run) { return runs_.runs[run].scale_slots() - runs_.runs[run].kept; },
+      [this](uint32_t run) {
+        return runs_.runs[run].scale_slots() - runs_.runs[run].filled_scales();
+      },
       [&](uint32_t head, uint32_t run, size_t slot, size_t from, size_t to) -> absl::Status {
         const Int8RunTokens& tokens = runs_.tokens[run];
-        kernels::Int8Scale* const head_scales = scales + Skipped(head) * share;
+        kernels::Int8Scale* const head_scales =
+            scales + Skipped(head, piece_.filled_scales) * share;
         const size_t tokens_end = std::clamp(slot + runs_.runs[run].scales_fetched(), from, to);
         const size_t seen = std::clamp(slot + tokens.hidden, from, tokens_end);
         Clear(head_scales, from, seen, share);
@@ -144,22 +150,24 @@ absl::Status Int8Gather::Tails(kernels::KvReads& reads, size_t first, size_t end
   auto* const k = reinterpret_cast<BFloat16*>(data_ + planes_.k);
   auto* const v = reinterpret_cast<BFloat16*>(data_ + planes_.v);
   return VisitRuns(
-      piece_, piece_.slots, first * kTile, end * kTile,
-      [this](uint32_t run) { return runs_.runs[run].tail_slots(); },
+      piece_, tail_slots(), first * kTile, end * kTile,
+      [this](uint32_t run) { return runs_.runs[run].tail_slots() - runs_.runs[run].filled_open(); },
       [&](uint32_t head, uint32_t run, size_t slot, size_t from, size_t to) -> absl::Status {
         const Int8RunTokens& tokens = runs_.tokens[run];
         const size_t tokens_end = std::clamp(slot + runs_.runs[run].tail_fetched(), from, to);
+        BFloat16* const head_k = k + Skipped(head, piece_.filled_open) * head_dim_;
+        BFloat16* const head_v = v + Skipped(head, piece_.filled_open) * head_dim_;
         // K of a tile with some tokens is cleared whole before these come.
-        Clear(k, std::max(tokens_end / kTile * kTile, from), to, head_dim_);
-        Clear(v, tokens_end, to, head_dim_);
+        Clear(head_k, std::max(tokens_end / kTile * kTile, from), to, head_dim_);
+        Clear(head_v, tokens_end, to, head_dim_);
         if (from == tokens_end) {
           return absl::OkStatus();
         }
         const auto begin = static_cast<uint32_t>(from - slot);
         const auto count = static_cast<uint32_t>(tokens_end - from);
         const uint32_t kv_head = piece_.heads.first + head;
-        BFloat16* const run_k = k + slot * head_dim_;
-        BFloat16* const run_v = v + slot * head_dim_;
+        BFloat16* const run_k = head_k + slot * head_dim_;
+        BFloat16* const run_v = head_v + slot * head_dim_;
         if (tokens.copy != nullptr && tokens.copy->Has(layer_)) {
           tokens.copy->Load(layer_, kv_head, begin, count, run_k, run_v);
           return absl::OkStatus();

@@ -82,11 +82,11 @@ class Int8Gather {
   Int8Gather(const plan::FetchPiece& piece, uint32_t layer, uint32_t head_dim, const Runs& runs,
              std::byte* data);
 
-  // Tiles of slots that are sent, over the piece's heads: those of INT8 and its scales are behind
-  // the ones that the compute node fills.
+  // Tiles of slots that are sent, over the piece's heads: those behind the ones that the compute
+  // node fills.
   size_t closed_tiles() const { return piece_.heads.count * (closed_slots() / kTile); }
   size_t scale_tiles() const { return piece_.heads.count * (scale_slots() / kTile); }
-  size_t tail_tiles() const { return piece_.heads.count * (piece_.slots / kTile); }
+  size_t tail_tiles() const { return piece_.heads.count * (tail_slots() / kTile); }
 
   // INT8 of tiles [first, end), with scales of V. Slots without a token that lies here are zero:
   // what an earlier piece left there is another sequence's. Errors: the device's.
@@ -101,10 +101,11 @@ class Int8Gather {
 
   // Slots of a head that are sent.
   size_t closed_slots() const { return piece_.int8_slots - piece_.filled; }
-  size_t scale_slots() const { return piece_.scale_slots - piece_.filled; }
+  size_t scale_slots() const { return piece_.scale_slots - piece_.filled_scales; }
+  size_t tail_slots() const { return piece_.slots - piece_.filled_open; }
   // Where slot 0 of those that are sent would lie in the planes of the head, counted over the heads
-  // as they are, had no head slots that the compute node fills.
-  size_t Skipped(uint32_t head) const { return (head + size_t{1}) * piece_.filled; }
+  // as they are, had no head `filled` slots that the compute node fills.
+  static size_t Skipped(uint32_t head, uint32_t filled) { return (head + size_t{1}) * filled; }
 
   const plan::FetchPiece& piece_;
   const uint32_t layer_;

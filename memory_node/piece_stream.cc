@@ -189,8 +189,9 @@ void PieceStream::CutIntoStretches(kernels::KvReads& kv, absl::Span<const RunTok
   reach({.first = end_tile, .end = end_tile});
 }
 
-// First INT8 of all heads, then scales of K, then open blocks. Every run has some of these, for its
-// own rows. Where each head begins with slots that the compute node fills, a turn is of one head.
+// First INT8 of all heads, then scales of K, then open blocks. Of these every run has some, for its
+// own rows, unless the compute node fills them. Where each head begins with slots that the compute
+// node fills, a turn is of one head.
 absl::Status PieceStream::PutInt8(Lane& lane, kernels::KvReads& reads,
                                   absl::Span<const Int8RunTokens> tokens) {
   constexpr size_t kHeader = sizeof(plan::WindowHeader);
@@ -202,6 +203,11 @@ absl::Status PieceStream::PutInt8(Lane& lane, kernels::KvReads& reads,
   const size_t scales = gather.closed_tiles();  // Where tiles of scales begin, and those of tails.
   const size_t tails = scales + gather.scale_tiles();
   const size_t all = tails + gather.tail_tiles();
+  if (all == 0) {  // The compute node fills all slots.
+    LAMINA_RETURN_IF_ERROR(PutLast(lane, kHeader, 0));
+    EndTurn(lane, 0, 1, 0, 0);
+    return absl::OkStatus();
+  }
   const bool is_closed = done_ < scales;
   const bool is_scales = !is_closed && done_ < tails;
   const size_t begin = is_closed ? 0 : is_scales ? scales : tails;
@@ -213,36 +219,39 @@ absl::Status PieceStream::PutInt8(Lane& lane, kernels::KvReads& reads,
                                       : KvHeadBytes(head_dim, KvForm::kBF16));
   size_t end = std::min(last, done_ + std::max<size_t>(1, kTurnBytes / tile_bytes));
   size_t first_slot = (done_ - begin) * plan::kFetchTile;
-  if (piece().filled > 0 && (is_closed || is_scales)) {
+  const size_t filled = is_closed   ? piece().filled
+                        : is_scales ? piece().filled_scales
+                                    : piece().filled_open;
+  if (filled > 0) {
     const size_t per_head = (last - begin) / piece().heads.count;
     const size_t heads = (done_ - begin) / per_head + 1;  // Up to this one.
     end = std::min(end, begin + heads * per_head);
-    first_slot += heads * piece().filled;
+    first_slot += heads * filled;
   }
   const size_t slots = (end - done_) * plan::kFetchTile;
   const auto put = [&](size_t plane, size_t slot_bytes) {
     return PutData(kHeader + plane + first_slot * slot_bytes, slots * slot_bytes);
+  };
+  // The plane that a turn puts last may end the piece.
+  const auto put_last = [&](size_t plane, size_t slot_bytes) {
+    return end < all ? put(plane, slot_bytes)
+                     : PutLast(lane, kHeader + plane + first_slot * slot_bytes, slots * slot_bytes);
   };
   uint32_t puts = 1;
   if (is_closed) {
     LAMINA_RETURN_IF_ERROR(gather.Closed(reads, done_, end));
     LAMINA_RETURN_IF_ERROR(put(planes.int8_k, head_dim));
     LAMINA_RETURN_IF_ERROR(put(planes.int8_v, head_dim));
-    LAMINA_RETURN_IF_ERROR(put(planes.v_scales, kScale));
+    LAMINA_RETURN_IF_ERROR(put_last(planes.v_scales, kScale));
     puts = 3;
   } else if (is_scales) {
     LAMINA_RETURN_IF_ERROR(gather.Scales(reads, done_ - begin, end - begin));
-    LAMINA_RETURN_IF_ERROR(put(planes.k_scales, scale_bytes));
+    LAMINA_RETURN_IF_ERROR(put_last(planes.k_scales, scale_bytes));
   } else {
     const size_t slot_bytes = head_dim * sizeof(BFloat16);
     LAMINA_RETURN_IF_ERROR(gather.Tails(reads, done_ - begin, end - begin));
     LAMINA_RETURN_IF_ERROR(put(planes.k, slot_bytes));
-    if (end < all) {
-      LAMINA_RETURN_IF_ERROR(put(planes.v, slot_bytes));
-    } else {
-      LAMINA_RETURN_IF_ERROR(
-          PutLast(lane, kHeader + planes.v + first_slot * slot_bytes, slots * slot_bytes));
-    }
+    LAMINA_RETURN_IF_ERROR(put_last(planes.v, slot_bytes));
     puts = 2;
   }
   EndTurn(lane, (end - done_) * tile_bytes, puts, end, all);

@@ -88,8 +88,8 @@ void SparseStream::BeginLayer(const Lane& lane, uint32_t layer) {
   step.chosen->BeginLayer();
   for (uint32_t run = 0; run < step.rows.size(); ++run) {
     const auto set = absl::MakeConstSpan(step.sets).subspan(sets.SetOf(layer, run), sets.words());
-    step.runs.push_back(step.chosen->AddRun(
-        lane.fetched[run], set, static_cast<uint32_t>(step.sets[sets.KeptOf(layer, run)])));
+    step.runs.push_back(
+        step.chosen->AddRun(lane.fetched[run], set, step.sets[sets.KeptOf(layer, run)]));
   }
   pieces(lane).BeginLayer(layer, step.runs);
 }

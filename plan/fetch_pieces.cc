@@ -31,6 +31,8 @@ void AddRun(const FetchRun& run, bool int8, FetchPiece& piece) {
   piece.int8_slots += int8 ? run.int8_slots() : 0;
   piece.scale_slots += int8 ? run.scale_slots() : 0;
   piece.filled += run.filled_slots();
+  piece.filled_scales += int8 ? run.filled_scales() : 0;
+  piece.filled_open += int8 ? run.filled_open() : 0;
 }
 
 // Windows come in pairs.
@@ -183,6 +185,16 @@ FetchPlanes PlanesOf(const FetchPiece& piece, uint32_t head_dim) {
 size_t PieceBytes(const FetchPiece& piece, uint32_t head_dim, uint32_t activation_width) {
   return piece.activations() ? size_t{piece.recomputed} * activation_width * sizeof(BFloat16)
                              : PlanesOf(piece, head_dim).end;
+}
+
+size_t FilledBytes(const FetchPiece& piece, uint32_t head_dim, KvForm form) {
+  const size_t slot = KvHeadBytes(head_dim, KvForm::kBF16);
+  if (form == KvForm::kBF16) {
+    return size_t{piece.heads.count} * piece.filled * slot;
+  }
+  const size_t scales = Int8ScalesOfSlot(head_dim) * kScaleBytes;
+  return piece.heads.count * (piece.filled * (KvHeadBytes(head_dim, KvForm::kInt8) - scales) +
+                              piece.filled_scales * scales + piece.filled_open * slot);
 }
 
 uint64_t FetchWindowBytes(const EpochConfig& config) {

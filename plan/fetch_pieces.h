@@ -29,9 +29,10 @@
 // that come so, and for those of blocks that its own rows close while later ones of them attend.
 // Whole blocks that the compute node makes from token numbers have the first ones of each head.
 // Where tokens are chosen (plan/token_sets.h) these lie one behind the other, and scales of K come
-// once for each block that has one of them, in slots of their own.
+// once for each block that has one of them, in slots of their own. Chosen tokens that the compute
+// node keeps have the first slots of each head there, of INT8, of scales and of bf16.
 //
-// Nor do those come that the compute node keeps (path sparse, compute_node/resident_kv.h) or has
+// Nor do those come that the compute node keeps (path sparse, compute_node/recent_tokens.h) or has
 // made for the step from token numbers (compute_node/token_rows.h), or whose activations it keeps
 // (fetch_split.h), or that the windows of all layers have left behind: these have no slots in a
 // piece either. Slots of tokens that it puts into a window itself, recomputed or kept, are the
@@ -87,6 +88,10 @@ struct FetchRun {
   bool chosen = false;
   uint32_t chosen_closed = 0;
   uint32_t chosen_blocks = 0;
+  // Those that are kept of them are the last ones: some of so many closed blocks, and so many of
+  // the open one, of which then all are kept.
+  uint32_t kept_blocks = 0;
+  uint32_t kept_open = 0;
 
   // Tokens whose K and V come.
   uint32_t fetched() const { return before - made() - kept - hidden; }
@@ -96,25 +101,35 @@ struct FetchRun {
   bool all_recomputed() const { return made() > 0 && fetched() == 0; }
   // In a window: of the tokens that are fetched, and the own ones.
   uint32_t slots() const { return all_recomputed() ? 0 : WholeTiles(fetched() + tokens); }
-  // In a window: what those take that the compute node puts there itself.
+  // In a window: what those take that the compute node puts there itself; with INT8 the closed
+  // ones.
   uint32_t filled_slots() const {
-    return WholeTiles(made() + kept + (all_recomputed() ? tokens : 0));
+    return WholeTiles(made() + kept - kept_open + (all_recomputed() ? tokens : 0));
   }
 
   // Where K and V are INT8: tokens that come so, and bf16 of the open block behind them. Those that
-  // are kept are of closed blocks, and the first ones.
+  // are kept are of closed blocks, and the first ones, unless they are chosen.
   uint32_t int8_fetched() const { return chosen ? chosen_closed : Int8TokensOf(before) - kept; }
   uint32_t tail_fetched() const { return before - kept - int8_fetched(); }
   // In a window: of all tokens that some row sees as INT8, of scales of K of their blocks, and of
   // the open block.
   uint32_t int8_slots() const {
-    return chosen ? WholeTiles(chosen_closed) : Int8TokensOf(before + std::max(tokens, 1u) - 1);
+    return chosen ? filled_slots() + WholeTiles(chosen_closed)
+                  : Int8TokensOf(before + std::max(tokens, 1u) - 1);
   }
-  uint32_t scale_slots() const { return chosen ? chosen_blocks * kInt8BlockTokens : int8_slots(); }
-  uint32_t scales_fetched() const { return chosen ? scale_slots() : int8_fetched(); }
+  uint32_t scale_slots() const {
+    return chosen ? (kept_blocks + chosen_blocks) * kInt8BlockTokens : int8_slots();
+  }
+  uint32_t scales_fetched() const {
+    return chosen ? chosen_blocks * kInt8BlockTokens : int8_fetched();
+  }
   uint32_t tail_slots() const {
-    return std::min(kInt8BlockTokens, WholeTiles(tail_fetched() + tokens));
+    return std::min(kInt8BlockTokens, WholeTiles(tail_fetched() + kept_open + tokens));
   }
+  // What of the latter two the compute node puts there itself. The open block is its own where it
+  // keeps any chosen tokens, for these are the last ones.
+  uint32_t filled_scales() const { return chosen ? kept_blocks * kInt8BlockTokens : kept; }
+  uint32_t filled_open() const { return chosen && kept > 0 ? tail_slots() : 0; }
 
   static uint32_t WholeTiles(uint32_t slots) {
     return (slots + kFetchTile - 1) / kFetchTile * kFetchTile;
@@ -132,6 +147,9 @@ struct FetchPiece {
   // `slots` are those of open blocks then.
   uint32_t int8_slots = 0;
   uint32_t scale_slots = 0;
+  // The first ones of scales and of open blocks, which the compute node fills.
+  uint32_t filled_scales = 0;
+  uint32_t filled_open = 0;
 
   bool activations() const { return heads.count == 0; }
 
@@ -154,6 +172,8 @@ FetchPlanes PlanesOf(const FetchPiece& piece, uint32_t head_dim);
 
 // Bytes of a piece behind its header, slots that the compute node fills among them.
 size_t PieceBytes(const FetchPiece& piece, uint32_t head_dim, uint32_t activation_width);
+// What of a piece of K and V, of this form, these take.
+size_t FilledBytes(const FetchPiece& piece, uint32_t head_dim, KvForm form);
 
 // What pieces are cut for.
 struct FetchLimits {

@@ -47,21 +47,39 @@ bool IsWhole(absl::Span<const uint64_t> set, uint32_t tokens) {
   return EndsBefore(set, tokens) && CountTokens(set) == tokens;
 }
 
-FetchRun ChosenRun(const FetchRun& run, absl::Span<const uint64_t> set, uint32_t kept, bool int8) {
+FetchRun ChosenRun(const FetchRun& run, absl::Span<const uint64_t> set, uint64_t kept, bool int8) {
   if (!int8) {
-    return {.before = CountTokens(set) + kept, .tokens = run.tokens, .kept = kept};
+    const auto tokens = static_cast<uint32_t>(kept);
+    return {.before = CountTokens(set) + tokens, .tokens = run.tokens, .kept = tokens};
   }
   if (run.tokens > 1) {
     return {.before = run.before, .tokens = run.tokens};
   }
-  static_assert(kInt8BlockTokens == 64, "a word is a block");
-  const auto closed = set.first(run.int8_fetched() / kInt8BlockTokens);
-  return {.before = CountTokens(set),
+  const Int8Tokens come = Int8Tokens::Of(run, set);
+  const Int8Tokens stay = Int8Tokens::FromWord(kept);
+  return {.before = come.all() + stay.all(),
           .tokens = run.tokens,
+          .kept = stay.all(),
           .chosen = true,
-          .chosen_closed = CountTokens(closed),
-          .chosen_blocks = static_cast<uint32_t>(std::count_if(
-              closed.begin(), closed.end(), [](uint64_t word) { return word != 0; }))};
+          .chosen_closed = come.closed,
+          .chosen_blocks = come.blocks,
+          .kept_blocks = stay.blocks,
+          .kept_open = stay.open};
+}
+
+Int8Tokens Int8Tokens::Of(const FetchRun& run, absl::Span<const uint64_t> set) {
+  static_assert(kInt8BlockTokens == 64, "a word is a block");
+  const auto whole = set.first(Int8TokensOf(run.before) / kInt8BlockTokens);
+  const auto some = [](uint64_t word) { return word != 0; };
+  return {.closed = CountTokens(whole),
+          .blocks = static_cast<uint32_t>(std::count_if(whole.begin(), whole.end(), some)),
+          .open = CountTokens(set.subspan(whole.size()))};
+}
+
+Int8Tokens Int8Tokens::FromWord(uint64_t word) {
+  return {.closed = static_cast<uint32_t>(word),
+          .blocks = static_cast<uint32_t>(word >> 32) & 0xffffff,
+          .open = static_cast<uint32_t>(word >> 56)};
 }
 
 uint32_t TokenSetRunsMax(const EpochConfig& config) {

@@ -12,7 +12,7 @@
 // that are not before the run's first row are 0. Words are those of the run with most tokens before
 // it, so that both sides know them; little endian. Tokens that are kept are attended as well
 // and not in the set: the compute node has their K and V, and puts them into the pieces itself
-// (FetchRun::kept).
+// (FetchRun::kept). Their word says how many they are; with INT8 it is Int8Tokens::word().
 //
 // The signal is the step. The window is free again when all pieces of the step have come: they were
 // cut from it.
@@ -76,10 +76,26 @@ bool EndsBefore(absl::Span<const uint64_t> set, uint32_t tokens);
 // Whether the set has all of the first `tokens`, and no others.
 bool IsWhole(absl::Span<const uint64_t> set, uint32_t tokens);
 
-// What comes for a run of which `set` is chosen and has to come, and `kept` more are kept. Where K
-// and V are INT8 none are; one row has tokens of some blocks, consecutive ones attend to all before
-// them (IsWhole()), some of which they may close.
-FetchRun ChosenRun(const FetchRun& run, absl::Span<const uint64_t> set, uint32_t kept, bool int8);
+// How many tokens some of those before a run are where K and V are INT8: of closed blocks, of how
+// many of these (fewer than 2^24), and of the open one.
+struct Int8Tokens {
+  uint32_t closed = 0;
+  uint32_t blocks = 0;
+  uint32_t open = 0;
+
+  // Requires: the set has no tokens from the run's first row on.
+  static Int8Tokens Of(const FetchRun& run, absl::Span<const uint64_t> set);
+  uint32_t all() const { return closed + open; }
+
+  // As one word, which they travel as.
+  uint64_t word() const { return closed | uint64_t{blocks} << 32 | uint64_t{open} << 56; }
+  static Int8Tokens FromWord(uint64_t word);
+};
+
+// What comes for a run of which `set` is chosen and has to come, and more are kept, as the word
+// `kept` says. Where K and V are INT8 one row has tokens of some blocks; consecutive ones attend to
+// all before them (IsWhole()), some of which they may close, and none is kept.
+FetchRun ChosenRun(const FetchRun& run, absl::Span<const uint64_t> set, uint64_t kept, bool int8);
 
 // Says which word and window of a memory node's region the compute node's sets of a lane have.
 class TokenSetWindows {

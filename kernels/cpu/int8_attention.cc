@@ -184,7 +184,7 @@ class BlockPlaces {
     while (chosen_ < item_.chosen.size() && chosen_before_ < first + block.int8_end) {
       const uint32_t end = chosen_before_ + item_.chosen[chosen_];
       if (end > first) {
-        const size_t slot = item_.scale_slot + chosen_ * kInt8BlockTokens;
+        const size_t slot = item_.ScaleSlotOf(chosen_);
         worker_.segments.push_back(
             {.begin = std::max(chosen_before_, first) - first,
              .end = std::min(end - first, block.int8_end),

@@ -52,11 +52,10 @@ float Dot(const float* q, const float* k, size_t head_dim) {
 // One query head of one token: where its keys and values are.
 struct Row {
   const AttentionDescriptor& descriptor;
-  const std::vector<size_t>& slots;   // By token.
-  Int8View int8;                      // Slot 0 of this KV head, where the first tokens lie in INT8.
-  size_t int8_tokens;                 // So many tokens are INT8, in their slots.
-  absl::Span<const uint32_t> chosen;  // Not empty: of each of some blocks so many of them.
-  size_t scale_slot;                  // Where scales of K of these begin.
+  const std::vector<size_t>& slots;  // By token.
+  Int8View int8;                     // Slot 0 of this KV head, where the first tokens lie in INT8.
+  size_t int8_tokens;                // So many tokens are INT8, in their slots.
+  const AttentionItem& item;         // Its INT8 tokens may be chosen ones.
   size_t tail_slot;   // The others follow each other from this slot of `k` and `v` on.
   const BFloat16* k;  // Slot 0 of this KV head, in tiles.
   const BFloat16* v;
@@ -88,16 +87,16 @@ size_t TailSlotOf(const Row& row, size_t token) {
 
 // The scale of a channel of K of an INT8 token.
 Int8Scale KeyScale(const Row& row, size_t token, size_t channel, size_t share) {
-  if (row.chosen.empty()) {
+  if (row.item.chosen.empty()) {
     const size_t block = token / kInt8BlockTokens * kInt8BlockTokens;
     const size_t holder = SlotOf(row, block + channel / share);
     return row.int8.k_scales[holder * share + channel % share];
   }
   size_t block = 0;
-  for (size_t passed = row.chosen[0]; passed <= token; passed += row.chosen[block]) {
+  for (size_t passed = row.item.chosen[0]; passed <= token; passed += row.item.chosen[block]) {
     ++block;
   }
-  return row.int8.k_scales[(row.scale_slot + block * kInt8BlockTokens) * share + channel];
+  return row.int8.k_scales[row.item.ScaleSlotOf(block) * share + channel];
 }
 
 // K of one token.
@@ -280,8 +279,7 @@ class ReferenceKernel final : public AttentionKernel {
                      .slots = scratch.slots,
                      .int8 = HeadOf(kv.int8, kv_head, descriptor.head_dim),
                      .int8_tokens = item.int8_tokens,
-                     .chosen = item.chosen,
-                     .scale_slot = item.scale_slot,
+                     .item = item,
                      .tail_slot = item.tail_slot,
                      .k = kv.k + kv_head * kv.head_stride,
                      .v = kv.v + kv_head * kv.head_stride,

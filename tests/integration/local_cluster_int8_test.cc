@@ -120,6 +120,32 @@ const std::vector<Mode>& Modes() {
          options.chunk_tokens = 100;
          options.scratch_tokens = 50;
        }},
+      // Room for an open block of each of some sequences, and for fewer closed ones than they have.
+      {"fetch_heads_with_resident",
+       [](LocalClusterOptions& options) {
+         options.fetch_bytes = 2 << 20;
+         options.resident_bytes = 256 << 10;
+         options.memory_nodes = 2;
+         options.lanes = 2;
+         options.chunk_tokens = 70;
+       }},
+      {"fetch_heads_with_resident_by_head",
+       [](LocalClusterOptions& options) {
+         options.fetch_bytes = 2 << 20;
+         options.resident_bytes = 1 << 20;
+         options.memory_nodes = 2;
+         options.partition = Partition::kHead;
+         options.scratch_tokens = 40;
+       }},
+      // One head of the longest sequence fits, and one block of each form stays.
+      {"fetch_sparse_with_all_and_a_block_resident",
+       [](LocalClusterOptions& options) {
+         options.fetch_bytes = 200 << 10;
+         options.sparse_ratio = 1;
+         options.resident_bytes = 60 << 10;
+         options.chunk_tokens = 100;
+         options.scratch_tokens = 50;
+       }},
       {"local", [](LocalClusterOptions& options) { options.local = true; }},
       {"local_small_chunks", [](LocalClusterOptions& options) {
          options.local = true;
@@ -319,33 +345,62 @@ TEST(Int8KvTest, ItsBitsAreNotThoseOfBf16) {
   EXPECT_NEAR(int8[1].choices[0].logprobs[0], bf16[1].choices[0].logprobs[0], 0.05);
 }
 
-TEST(Int8KvTest, PreemptedIsAsUndisturbed) {
+// Requests for which there are slots one after the other.
+std::vector<GenerateSpec> MoreThanFit() {
   std::vector<GenerateSpec> specs;
   for (uint32_t i = 0; i < 16; ++i) {
     std::vector<TokenId> prompt = RandomPrompt(1 + 9 * i, 100 + i);
     specs.push_back(i % 2 == 0 ? Greedy(std::move(prompt), 90) : Sampled(std::move(prompt), 90, i));
   }
-  const std::vector<GenerateResult> expected = MakeCluster(Plain())->GenerateMany(specs);
+  return specs;
+}
+
+LocalClusterOptions WithFewSlots(uint32_t lanes, Partition partition) {
+  LocalClusterOptions options = Base();
+  options.sequence_tokens_max = 300;
+  options.partition = partition;
+  options.memory_nodes = partition == Partition::kRequest ? 1 : 2;
+  options.slots = 400 / options.memory_nodes;
+  options.lanes = lanes;
+  options.chunk_tokens = 32;
+  options.running_max = 12;
+  return options;
+}
+
+void ExpectPreemptedHas(const std::vector<GenerateResult>& expected,
+                        const LocalClusterOptions& options) {
+  const std::unique_ptr<LocalCluster> cluster = MakeCluster(options);
+  ASSERT_NE(cluster, nullptr);
+  ExpectSame(cluster->GenerateMany(MoreThanFit()), expected);
+  EXPECT_GT(cluster->engine().GetStatus().scheduler.preemptions, 0u);
+  EXPECT_EQ(cluster->engine().GetStatus().epoch, 1u);
+  EXPECT_TRUE(cluster->WaitForNoSlots().ok());
+}
+
+TEST(Int8KvTest, PreemptedIsAsUndisturbed) {
+  const std::vector<GenerateResult> expected = MakeCluster(Plain())->GenerateMany(MoreThanFit());
   for (const bool cache : {false, true}) {
     for (const auto& [lanes, partition] :
          {std::pair(1u, Partition::kRequest), {2u, Partition::kRequest}, {2u, Partition::kHead}}) {
       SCOPED_TRACE(absl::StrCat(lanes, " lanes, partition ", static_cast<int>(partition)));
-      LocalClusterOptions options = Base();
-      options.sequence_tokens_max = 300;
-      options.partition = partition;
-      options.memory_nodes = partition == Partition::kRequest ? 1 : 2;
-      options.slots = 400 / options.memory_nodes;
-      options.lanes = lanes;
-      options.chunk_tokens = 32;
-      options.running_max = 12;
+      LocalClusterOptions options = WithFewSlots(lanes, partition);
       options.prefix_cache = cache;
-      const std::unique_ptr<LocalCluster> cluster = MakeCluster(options);
-      ASSERT_NE(cluster, nullptr);
-      ExpectSame(cluster->GenerateMany(specs), expected);
-      EXPECT_GT(cluster->engine().GetStatus().scheduler.preemptions, 0u);
-      EXPECT_EQ(cluster->engine().GetStatus().epoch, 1u);
-      EXPECT_TRUE(cluster->WaitForNoSlots().ok());
+      ExpectPreemptedHas(expected, options);
     }
+  }
+}
+
+// What stays of a request goes with it, and what it makes anew stays: four open blocks, and seven
+// closed ones.
+TEST(Int8KvTest, PreemptedIsAsUndisturbedWhereBlocksStay) {
+  const std::vector<GenerateResult> expected = MakeCluster(Plain())->GenerateMany(MoreThanFit());
+  for (const bool cache : {false, true}) {
+    SCOPED_TRACE(absl::StrCat("cache ", cache));
+    LocalClusterOptions options = WithFewSlots(2, cache ? Partition::kHead : Partition::kRequest);
+    options.prefix_cache = cache;
+    options.fetch_bytes = 2 << 20;
+    options.resident_bytes = 256 << 10;
+    ExpectPreemptedHas(expected, options);
   }
 }
 

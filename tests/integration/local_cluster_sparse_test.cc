@@ -58,39 +58,57 @@ TEST_P(SparseFormTest, AnswersDoNotDependOnHowTheyAreRun) {
   }
 }
 
-// Runs the cluster in each variation with room for many tokens, for `some` tiles and for one: what
-// stays shows in what comes, and not in answers.
-void ExpectResidentShowsInBytesAlone(const LocalClusterOptions& base, uint32_t many, double some,
-                                     const std::string& policy, const std::string& lossy) {
+// Bytes of so many tiles of bf16 for what stays, and what share of the bytes without come at most.
+struct Room {
+  uint32_t tiles = 0;
+  double most = 1;
+};
+
+// Runs the cluster in each variation with one of three rooms: what stays shows in what comes, and
+// not in answers.
+void ExpectResidentShowsInBytesAlone(const LocalClusterOptions& base,
+                                     const std::vector<Room>& rooms, const std::string& policy,
+                                     const std::string& lossy) {
   const std::unique_ptr<LocalCluster> plain = MakeCluster(base);
   ASSERT_NE(plain, nullptr);
   const std::vector<GenerateResult> expected = plain->GenerateMany(MixedLengths());
   const auto all = static_cast<double>(BytesCome(*plain));
-  // Pieces come in whole tiles, so that one that stays may save none.
-  const std::pair<uint32_t, double> rooms[] = {{many, 0.5}, {13, some}, {1, 1.0}};
   for (uint32_t variation = 0; variation < 7; ++variation) {
     SCOPED_TRACE(absl::StrCat("variation ", variation));
-    const auto [tiles, most] = rooms[variation % 3];
+    const Room& room = rooms[variation % rooms.size()];
     LocalClusterOptions options = VariedWithHeads(base, variation);
-    options.resident_bytes = TileBytes(options.model) * tiles;
+    options.resident_bytes = TileBytes(options.model) * room.tiles;
     const std::unique_ptr<LocalCluster> cluster = MakeCluster(options);
     ASSERT_NE(cluster, nullptr);
     ExpectSame(cluster->GenerateMany(MixedLengths()), expected);
     EXPECT_TRUE(cluster->WaitForNoSlots().ok());
     EXPECT_EQ(cluster->engine().GetStatus().policy, policy);
     EXPECT_EQ(cluster->engine().lossy(), lossy);
-    EXPECT_LE(static_cast<double>(BytesCome(*cluster)), most * all);
+    EXPECT_LE(static_cast<double>(BytesCome(*cluster)), room.most * all);
   }
 }
 
+// Pieces come in whole tiles, so that one that stays may save none.
 TEST(SparseClusterTest, TokensThatStayComeNoMoreAndChangeNoAnswer) {
-  ExpectResidentShowsInBytesAlone(Sparse(0.3), 100, 0.9, "fetch_sparse",
+  ExpectResidentShowsInBytesAlone(Sparse(0.3), {{100, 0.5}, {13, 0.9}, {1, 1.0}}, "fetch_sparse",
                                   "fetch_sparse-0.3-window_sums");
 }
 
 // Policy fetch_heads is exact, whatever stays.
 TEST(SparseClusterTest, FetchHeadsHasItsAnswersWithTokensThatStay) {
-  ExpectResidentShowsInBytesAlone(Sparse(0), 400, 0.95, "fetch_heads", "");
+  ExpectResidentShowsInBytesAlone(Sparse(0), {{400, 0.5}, {13, 0.95}, {1, 1.0}}, "fetch_heads", "");
+}
+
+// Closed blocks of INT8 and the open one of each sequence: of all, of most and of a few.
+const std::vector<Room> kInt8Rooms = {{400, 0.5}, {60, 0.9}, {16, 1.0}};
+
+TEST(SparseClusterTest, BlocksOfInt8ThatStayComeNoMoreAndChangeNoAnswer) {
+  ExpectResidentShowsInBytesAlone(Sparse(0.3, /*int8=*/true), kInt8Rooms, "fetch_sparse",
+                                  "fetch_sparse-0.3-window_sums-kv_int8");
+}
+
+TEST(SparseClusterTest, FetchHeadsHasItsAnswersWithBlocksOfInt8ThatStay) {
+  ExpectResidentShowsInBytesAlone(Sparse(0, /*int8=*/true), kInt8Rooms, "fetch_heads", "kv_int8");
 }
 
 // Sequences that are cut have them too: the recent tokens of one may be of two spans.
@@ -143,9 +161,10 @@ TEST(SparseClusterTest, WithFewerTokensAnswersAreOthers) {
   EXPECT_NE(tokens[0], tokens[1]);
 }
 
-// Slots run out: requests are preempted, begin anew, and all end.
+// Slots run out: requests are preempted, begin anew, and all end. What stays of them goes.
 TEST_P(SparseFormTest, PreemptedRequestsEnd) {
   LocalClusterOptions options = Sparse(0.5, GetParam());
+  options.resident_bytes = TileBytes(options.model) * 40;
   options.slots = options.sequence_tokens_max;
   options.memory_nodes = 1;
   const std::unique_ptr<LocalCluster> cluster = MakeCluster(options);

@@ -61,7 +61,7 @@ struct Case {
   // of 1 chooses all.
   SparseTokens sparse_tokens = SparseTokens::kWindowSums;
   double sparse_ratio = 0;
-  uint32_t resident_tokens = 0;   // So many tokens of all sequences stay.
+  uint32_t resident_tokens = 0;   // So many tokens of all sequences stay, or INT8 in as many bytes.
   uint32_t activations_here = 0;  // So many of each sequence stay on the compute node,
   uint32_t first_here = 0;        // from this token on.
   bool int8 = false;              // K and V are.
@@ -72,6 +72,9 @@ struct Case {
 };
 
 inline void PrintTo(const Case& one, std::ostream* out) { *out << one.name; }
+
+// Room for all blocks of all sequences, and tails.
+inline constexpr uint32_t kAllResidentInt8 = kSequences * (kTokensMax + 64) + 64;
 
 // Changes a byte of a piece; where tokens stay, slots of which do not come, one of each tile.
 inline void ChangeBytes(const Case& one, std::byte* piece) {
@@ -505,6 +508,43 @@ inline std::vector<Case> Cases() {
        .kind = AttentionPath::kSparse,
        .fetch_bytes = 16 << 20,
        .sparse_ratio = 1,
+       .int8 = true},
+      // Blocks that close here are those that memory nodes close: all stay, or the last ones, in
+      // windows in which one head of the longest sequence just fits.
+      {.name = "SparseInt8WithAllResident",
+       .kind = AttentionPath::kSparse,
+       .fetch_bytes = 16 << 20,
+       .sparse_ratio = 1,
+       .resident_tokens = kAllResidentInt8,
+       .int8 = true},
+      {.name = "SparseInt8WithSomeResident",
+       .kind = AttentionPath::kSparse,
+       .fetch_bytes = kFetchLeastInt8,
+       .sparse_ratio = 0.5,
+       .resident_tokens = 256,
+       .int8 = true},
+      {.name = "SparseInt8WithABlockResidentHeadByHead",
+       .kind = AttentionPath::kSparse,
+       .fetch_bytes = 16 << 20,
+       .fetch_heads = 1,
+       .sparse_ratio = 0.8,
+       .resident_tokens = 128,
+       .int8 = true},
+      // Nothing is weighed, as under fetch_heads.
+      {.name = "SparseInt8ByHeadWithSomeResident",
+       .kind = AttentionPath::kSparse,
+       .heads = heads,
+       .fetch_bytes = 16 << 20,
+       .sparse_tokens = SparseTokens::kLocal,
+       .sparse_ratio = 1,
+       .resident_tokens = 640,
+       .int8 = true},
+      {.name = "SparseInt8ByHeadChosenWithSomeResident",
+       .kind = AttentionPath::kSparse,
+       .heads = heads,
+       .fetch_bytes = kFetchLeastInt8,
+       .sparse_ratio = 0.2,
+       .resident_tokens = 256,
        .int8 = true},
       {.name = "Toy", .kind = AttentionPath::kLocal, .toy = true},
   };

@@ -114,11 +114,17 @@ TEST_P(SpanBorderTest, RowsOfAPromptAreOfTwoSpans) {
 
 class WindowDataTest : public AttentionPathTest {
  protected:
-  // A prompt is there, and layer 0 of a step with one row of it has begun.
+  // A prompt is there, and layer 0 of a step with one row of it has begun. Where blocks of INT8
+  // stay, the prompt has more of them.
   void BeginRow() {
+    const bool blocks_stay = GetParam().int8 && GetParam().resident_tokens > 0;
+    const uint32_t tokens = blocks_stay ? 2 * kChunkTokens : 90;
     plan::StepPlan plan;
-    Join(2, 90, plan);
-    AddRows(2, 90, plan);
+    Join(2, tokens, plan);
+    for (AddRows(2, kChunkTokens, plan); done_[2] < tokens; AddRows(2, kChunkTokens, plan)) {
+      RunSteps({plan});
+      plan = {};
+    }
     RunSteps({plan});
     plan = {};
     AddRows(2, 1, plan);
@@ -151,6 +157,9 @@ class WindowDataTest : public AttentionPathTest {
 
 // Whatever comes: K and V, or activations.
 TEST_P(WindowDataTest, AByteThatChangedOnTheWayIsFound) {
+  if (GetParam().int8 && GetParam().resident_tokens == kAllResidentInt8) {
+    GTEST_SKIP() << "a header comes alone, of nothing that stays";
+  }
   BeginRow();
   ChangeBytes(GetParam(), AwaitFirstPiece(0));
   ExpectFound("its data changed on the way");

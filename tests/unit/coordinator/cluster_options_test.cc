@@ -186,6 +186,10 @@ TEST(EngineOptionsOfTest, SaysWhatStaysAndWhyNoneIsRecomputed) {
       "(fetch_sparse-0.2-window_sums); " +
           phases);
   EXPECT_EQ(WordsOf("policy: fetch_heads\nfetch: {resident: 1280KiB}\n", grouped), phases);
+  // With INT8 an open block of each row takes 64 KiB, and 28 closed ones of 36 KiB fill the rest.
+  EXPECT_EQ(WordsOf("policy: fetch_heads\nkv: int8\nfetch: {resident: 2MiB}\n", grouped),
+            "of each of 16 rows 112 of 1024 tokens stay (p1 = 112, alpha = 0.891), none is "
+            "recomputed (p2 = n): an activation has 512 bytes in a layer, K and V 288");
   const std::string two = "policies: [attend_remote, fetch_sparse]\nfetch: {resident: 1280KiB}\n";
   EXPECT_EQ(WordsOf(two, grouped), phases);
   EXPECT_EQ(WordsOf(two, grouped, plan::AttentionPath::kRemote), "");

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Attention over some tokens of closed blocks, gathered with the scales of their blocks: the
+// Attention over some tokens of closed blocks, gathered with the scales of their blocks, of which
+// the later half lies in front, as what a compute node puts into a piece does: the
 // reference against plain double loops, every fast kernel against the reference, bit by bit, and
 // all tokens against INT8 where it lies.
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <random>
 #include <string>
 #include <vector>
@@ -57,13 +59,21 @@ class ChosenProblem {
                         .scale_slots = scale_slots_};
     KvView view = open_.View(0);
     view.int8 = &int8;
-    const Extent extent{.first_slot = kFirstSlot, .tokens = static_cast<uint32_t>(closed_.size())};
-    AttentionItem item{.extents = {&extent, closed_.empty() ? 0u : 1u},
+    std::vector<Extent> extents;
+    for (const Extent& extent : {Extent{.first_slot = FirstSlot(), .tokens = earlier_tokens_},
+                                 Extent{.first_slot = kFirstSlot, .tokens = later_tokens()}}) {
+      if (extent.tokens > 0) {
+        extents.push_back(extent);
+      }
+    }
+    AttentionItem item{.extents = extents,
                        .first_position = tokens() - 1,
-                       .int8_tokens = extent.tokens,
+                       .int8_tokens = static_cast<uint32_t>(closed_.size()),
                        .tail_slot = kSkipped,
                        .chosen = chosen_,
-                       .scale_slot = kFirstScale};
+                       .scale_slot = FirstScale(),
+                       .later_block = later_block_,
+                       .later_scale_slot = kFirstScale};
     return Call(kernel, view, item, pool, weights);
   }
 
@@ -188,33 +198,49 @@ class ChosenProblem {
       }
       ++chosen_.back();
     }
+    later_block_ = static_cast<uint32_t>(blocks_.size() / 2);
+    earlier_tokens_ = std::accumulate(chosen_.begin(), chosen_.begin() + later_block_, 0u);
+  }
+
+  uint32_t later_tokens() const { return static_cast<uint32_t>(closed_.size()) - earlier_tokens_; }
+  // Where tokens of the earlier blocks begin, and scales of these.
+  uint32_t FirstSlot() const {
+    return kFirstSlot + static_cast<uint32_t>(WholeTiles(later_tokens()));
+  }
+  uint32_t FirstScale() const {
+    const auto later = static_cast<uint32_t>(blocks_.size()) - later_block_;
+    return kFirstScale + later * kInt8BlockTokens;
   }
 
   void Gather() {
-    slots_ = kFirstSlot + WholeTiles(closed_.size());
+    slots_ = FirstSlot() + WholeTiles(earlier_tokens_);
     scale_slots_ = kFirstScale + blocks_.size() * kInt8BlockTokens;
     const size_t share = Int8ScalesOfSlot(d_.head_dim);
     k_.assign(d_.kv_heads * slots_ * d_.head_dim, 77);
     v_ = k_;
     k_scales_.assign(d_.kv_heads * scale_slots_ * share, kInt8NotFinite);
     v_scales_.assign(d_.kv_heads * slots_, kInt8NotFinite);
-    std::vector<Extent> tokens;
-    for (const uint32_t token : closed_) {
-      tokens.push_back({.first_slot = token, .tokens = 1});
-    }
-    std::vector<Extent> blocks;
-    for (const uint32_t block : blocks_) {
-      blocks.push_back({.first_slot = block * kInt8BlockTokens, .tokens = kInt8BlockTokens});
-    }
-    for (uint32_t head = 0; head < d_.kv_heads; ++head) {
-      const size_t first = head * slots_ + kFirstSlot;
-      LoadInt8(d_.head_dim, arena_.View(0, head), tokens, 0, static_cast<uint32_t>(tokens.size()),
-               {.k = k_.data() + first * d_.head_dim,
-                .v = v_.data() + first * d_.head_dim,
-                .v_scales = v_scales_.data() + first});
-      LoadInt8(d_.head_dim, arena_.View(0, head), blocks, 0,
-               static_cast<uint32_t>(blocks.size()) * kInt8BlockTokens,
-               {.k_scales = k_scales_.data() + (head * scale_slots_ + kFirstScale) * share});
+    for (const bool later : {false, true}) {
+      std::vector<Extent> tokens;
+      for (size_t i = later ? earlier_tokens_ : 0; i < (later ? closed_.size() : earlier_tokens_);
+           ++i) {
+        tokens.push_back({.first_slot = closed_[i], .tokens = 1});
+      }
+      std::vector<Extent> blocks;
+      for (size_t i = later ? later_block_ : 0; i < (later ? blocks_.size() : later_block_); ++i) {
+        blocks.push_back({.first_slot = blocks_[i] * kInt8BlockTokens, .tokens = kInt8BlockTokens});
+      }
+      for (uint32_t head = 0; head < d_.kv_heads; ++head) {
+        const size_t first = head * slots_ + (later ? kFirstSlot : FirstSlot());
+        const size_t first_scale = head * scale_slots_ + (later ? kFirstScale : FirstScale());
+        LoadInt8(d_.head_dim, arena_.View(0, head), tokens, 0, static_cast<uint32_t>(tokens.size()),
+                 {.k = k_.data() + first * d_.head_dim,
+                  .v = v_.data() + first * d_.head_dim,
+                  .v_scales = v_scales_.data() + first});
+        LoadInt8(d_.head_dim, arena_.View(0, head), blocks, 0,
+                 static_cast<uint32_t>(blocks.size()) * kInt8BlockTokens,
+                 {.k_scales = k_scales_.data() + first_scale * share});
+      }
     }
     std::fill_n(open_.k(0), d_.kv_heads * open_.head_stride(0), BFloat16{0x7fc0});
     std::fill_n(open_.v(0), d_.kv_heads * open_.head_stride(0), BFloat16{0x7fc0});
@@ -269,6 +295,8 @@ class ChosenProblem {
   std::vector<uint32_t> opened_;
   std::vector<uint32_t> blocks_;  // Blocks of the former, and how many each has.
   std::vector<uint32_t> chosen_;
+  uint32_t later_block_ = 0;     // These begin with the later half,
+  uint32_t earlier_tokens_ = 0;  // before which there are so many tokens.
   size_t slots_ = 0;
   size_t scale_slots_ = 0;
   std::vector<uint8_t> k_, v_;

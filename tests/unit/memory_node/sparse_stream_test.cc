@@ -43,9 +43,10 @@ struct Chosen {
 };
 
 // Every token before a row is chosen with this probability, of these the last ones, about a share
-// `kept`, stay at the compute node.
+// `kept`, stay at the compute node; with INT8 whole blocks of them and the open one.
 Chosen Choose(const UnitCluster& cluster, const Step& step, uint32_t node, double probability,
               std::mt19937& random, double kept = 0) {
+  const bool int8 = cluster.config().int8_tails > 0;
   Chosen chosen;
   const auto nodes = static_cast<uint32_t>(cluster.config().memory_nodes.size());
   for (size_t row = 0; row < step.plan.rows.size(); ++row) {
@@ -61,7 +62,9 @@ Chosen Choose(const UnitCluster& cluster, const Step& step, uint32_t node, doubl
   for (uint32_t layer = 0; layer < layers; ++layer) {
     for (uint32_t run = 0; run < chosen.runs.size(); ++run) {
       std::vector<uint32_t>& tokens = chosen.tokens.emplace_back();
-      const auto stay = static_cast<uint32_t>((1 - kept) * chosen.runs[run].before);
+      const auto share = static_cast<uint32_t>((1 - kept) * chosen.runs[run].before);
+      const uint32_t stay = int8 ? Int8TokensOf(share) : share;
+      std::vector<uint64_t> kept_set(places.words());
       uint32_t& count = chosen.kept.emplace_back(0);
       for (uint32_t token = 0; token < chosen.runs[run].before; ++token) {
         if (!taken(random)) {
@@ -69,12 +72,14 @@ Chosen Choose(const UnitCluster& cluster, const Step& step, uint32_t node, doubl
         }
         if (kept > 0 && token >= stay) {
           ++count;
+          kept_set[token / 64] |= uint64_t{1} << token % 64;
           continue;
         }
         tokens.push_back(token);
         chosen.sets[places.SetOf(layer, run) + token / 64] |= uint64_t{1} << token % 64;
       }
-      chosen.sets[places.KeptOf(layer, run)] = count;
+      chosen.sets[places.KeptOf(layer, run)] =
+          int8 ? plan::Int8Tokens::Of(chosen.runs[run], kept_set).word() : count;
     }
   }
   chosen.header = {.lane = step.spec.lane,
@@ -260,11 +265,30 @@ TEST(SparseStreamTest, EachNodeSendsWhatIsNamedOfItsSpans) {
 
 // What a piece of INT8 has of a head of a run, from a sequence's K and V as they were sent: closed
 // blocks quantised, of which the chosen tokens come with the scales of their blocks, bf16 of the
-// open one, and zeros.
+// open one, and zeros. Slots of tokens that are kept are left alone.
 class Int8Wanted {
  public:
   Int8Wanted(const plan::FetchPiece& piece, uint32_t head_dim)
-      : dim_(head_dim), planes_(plan::PlanesOf(piece, head_dim)), bytes_(planes_.end) {}
+      : piece_(piece),
+        dim_(head_dim),
+        planes_(plan::PlanesOf(piece, head_dim)),
+        bytes_(planes_.end) {}
+
+  // Runs of the next head follow.
+  void BeginHead() {
+    const size_t scale = sizeof(kernels::Int8Scale);
+    Leave(planes_.int8_k + int8_ * dim_, piece_.filled * dim_);
+    Leave(planes_.int8_v + int8_ * dim_, piece_.filled * dim_);
+    Leave(planes_.v_scales + int8_ * scale, piece_.filled * scale);
+    const size_t share = Int8ScalesOfSlot(dim_) * scale;
+    Leave(planes_.k_scales + scales_ * share, piece_.filled_scales * share);
+    const size_t slot = dim_ * sizeof(BFloat16);
+    Leave(planes_.k + open_ * slot, piece_.filled_open * slot);
+    Leave(planes_.v + open_ * slot, piece_.filled_open * slot);
+    int8_ += piece_.filled;
+    scales_ += piece_.filled_scales;
+    open_ += piece_.filled_open;
+  }
 
   void Add(const plan::FetchRun& run, uint32_t before, const std::vector<uint32_t>& tokens,
            const std::vector<BFloat16>& k, const std::vector<BFloat16>& v) {
@@ -295,9 +319,9 @@ class Int8Wanted {
                       {.k_scales = At<kernels::Int8Scale>(planes_.k_scales, scales_)});
     kernels::LoadKv(dim_, k.data(), v.data(), open, 0, static_cast<uint32_t>(open.size()),
                     At<BFloat16>(planes_.k, open_ * dim_), At<BFloat16>(planes_.v, open_ * dim_));
-    int8_ += run.int8_slots();
-    scales_ += run.scale_slots();
-    open_ += run.tail_slots();
+    int8_ += run.int8_slots() - run.filled_slots();
+    scales_ += run.scale_slots() - run.filled_scales();
+    open_ += run.tail_slots() - run.filled_open();
   }
 
   const std::vector<std::byte>& bytes() const { return bytes_; }
@@ -308,6 +332,14 @@ class Int8Wanted {
     return reinterpret_cast<T*>(bytes_.data() + plane) + element;
   }
 
+  // Bytes of kMine.
+  void Leave(size_t first, size_t count) {
+    for (size_t at = first; at < first + count; ++at) {
+      bytes_[at] = static_cast<std::byte>(kMine.bits >> (at % 2 * 8));
+    }
+  }
+
+  const plan::FetchPiece& piece_;
   const uint32_t dim_;
   const plan::FetchPlanes planes_;
   std::vector<std::byte> bytes_;
@@ -328,7 +360,7 @@ uint64_t ExpectInt8Pieces(UnitCluster& cluster, const Step& step, const Chosen& 
       runs.push_back(plan::ChosenRun(
           chosen.runs[run],
           absl::MakeConstSpan(chosen.sets).subspan(places.SetOf(layer, run), places.words()),
-          /*kept=*/0, /*int8=*/true));
+          chosen.sets[places.KeptOf(layer, run)], /*int8=*/true));
     }
     std::vector<plan::FetchPiece> pieces;
     plan::PiecesOf(shape, runs, plan::FetchLimitsOf(cluster.config()), pieces);
@@ -337,6 +369,7 @@ uint64_t ExpectInt8Pieces(UnitCluster& cluster, const Step& step, const Chosen& 
                          plan::PieceBytes(piece, shape.head_dim, /*activation_width=*/0));
       Int8Wanted wanted(piece, shape.head_dim);
       for (uint32_t head = 0; head < piece.heads.count; ++head) {
+        wanted.BeginHead();
         for (uint32_t run = piece.first_run; run < piece.runs_end; ++run) {
           std::vector<BFloat16> k(size_t{UnitCluster::kContext} * shape.head_dim);
           std::vector<BFloat16> v(k.size());
@@ -366,10 +399,13 @@ TEST(SparseStreamTest, ChosenTokensOfClosedBlocksComeAsInt8) {
     cluster.Run({.step = 1, .prompts = {{0, 62}, {1, 700}, {2, 16}, {3, 129}}});
     uint64_t pieces = 0;
     uint64_t number = 2;
-    for (const double probability : {0.5, 0.0, 1.0, 0.1, 0.9, 0.02}) {  // Sequence 0 fills a block.
+    // Sequence 0 fills a block.
+    for (const double probability : {0.5, 0.0, 1.0, 0.1, 0.9, 0.02, 0.7, 1.0}) {
       const Step step = cluster.MakeStep({.step = number++, .rows = {1, 0, 2, 3}});
       cluster.PushPlan(step);
-      const Chosen chosen = Choose(cluster, step, 0, probability, random);
+      // Tokens are kept in every other step: some, or all.
+      const double kept = number % 2 == 0 ? 0 : number % 3 == 0 ? 1 : 0.5;
+      const Chosen chosen = Choose(cluster, step, 0, probability, random, kept);
       cluster.PutTokenSets(0, step, chosen.header, chosen.sets);
       pieces += ExpectInt8Pieces(cluster, step, chosen, pieces + 1);
       for (uint32_t layer = 0; layer < cluster.config().layers.size(); ++layer) {
@@ -406,6 +442,9 @@ TEST(SparseStreamTest, NothingLeavesBeforeTheSetsAreThere) {
 // A cluster whose first step with a row is about to be told of its sets.
 class WrongSetsTest : public ::testing::Test {
  protected:
+  explicit WrongSetsTest(uint32_t int8_tails = 0)
+      : cluster_({.fetch_bytes = 4 * kLeast, .sparse = true, .int8_tails = int8_tails}) {}
+
   void SetUp() override {
     cluster_.Start();
     cluster_.Run({.step = 1, .prompts = {{0, 70}, {1, 90}}});
@@ -420,7 +459,7 @@ class WrongSetsTest : public ::testing::Test {
     EXPECT_EQ(cluster_.LastFetched(0, 0), 0u) << "something was sent";
   }
 
-  UnitCluster cluster_{{.fetch_bytes = 4 * kLeast, .sparse = true}};
+  UnitCluster cluster_;
   std::mt19937 random_{2};
   Step step_;
   Chosen chosen_;
@@ -439,6 +478,42 @@ TEST_F(WrongSetsTest, MoreTokensThanTheSequenceHasEndTheEpoch) {
 TEST_F(WrongSetsTest, SoManyThatTheyOverflowEndTheEpoch) {
   chosen_.sets[2] = UINT64_MAX;
   ExpectRefused("and keep 18446744073709551615 of the 70 before it");
+}
+
+// With INT8 the 70 tokens are a closed block and six of the open one.
+class WrongInt8SetsTest : public WrongSetsTest {
+ protected:
+  WrongInt8SetsTest() : WrongSetsTest(/*int8_tails=*/5) {}
+
+  void ExpectRefusedWith(const plan::Int8Tokens& kept, const std::string& why) {
+    chosen_.sets[2] = kept.word();
+    ExpectRefused(why);
+  }
+};
+
+TEST_F(WrongInt8SetsTest, OpenTokensThatComeNextToKeptOnesEndTheEpoch) {
+  chosen_.sets[0] = 0;
+  chosen_.sets[1] = 1;
+  ExpectRefusedWith({.closed = 3, .blocks = 1},
+                    "name 1 tokens and keep 3 of 1 blocks and 0 of the");
+}
+
+TEST_F(WrongInt8SetsTest, MoreBlocksThanTheSequenceHasEndTheEpoch) {
+  chosen_.sets[0] = 1;
+  chosen_.sets[1] = 0;
+  ExpectRefusedWith({.closed = 3, .blocks = 1, .open = 2}, "of the 70 before 1 rows");
+}
+
+TEST_F(WrongInt8SetsTest, MoreTokensThanBlocksHaveEndTheEpoch) {
+  chosen_.sets[0] = 0;
+  chosen_.sets[1] = 0;
+  ExpectRefusedWith({.closed = 65, .blocks = 1}, "keep 65 of 1 blocks");
+}
+
+TEST_F(WrongInt8SetsTest, MoreOpenTokensThanTheSequenceHasEndTheEpoch) {
+  chosen_.sets[0] = 0;
+  chosen_.sets[1] = 0;
+  ExpectRefusedWith({.open = 7}, "and 7 of the open one");
 }
 
 TEST_F(WrongSetsTest, SetsOfAnotherStepEndTheEpoch) {

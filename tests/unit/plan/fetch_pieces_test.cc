@@ -175,8 +175,76 @@ TEST(FetchPiecesTest, Int8BlocksThatAreMadeDoNotCome) {
                                               .slots = 32,
                                               .filled = 192,
                                               .int8_slots = 256,
-                                              .scale_slots = 256}));
+                                              .scale_slots = 256,
+                                              .filled_scales = 192}));
   EXPECT_EQ(Int8Pieces({half, all}, 3 * head - 1).size(), 2u);
+}
+
+// Chosen tokens that the compute node keeps have slots of their own, behind which the others come,
+// and the open block is its own then.
+TEST(FetchPiecesTest, Int8TokensThatAreKeptDoNotCome) {
+  const FetchRun some{.before = 60,
+                      .tokens = 1,
+                      .kept = 30,
+                      .chosen = true,
+                      .chosen_closed = 30,
+                      .chosen_blocks = 2,
+                      .kept_blocks = 1,
+                      .kept_open = 10};
+  EXPECT_EQ(some.fetched(), 30u);
+  EXPECT_EQ(some.tail_fetched(), 0u);
+  EXPECT_EQ(some.filled_slots(), 32u);  // 20 tokens.
+  EXPECT_EQ(some.int8_slots(), 64u);
+  EXPECT_EQ(some.scales_fetched(), 128u);
+  EXPECT_EQ(some.filled_scales(), 64u);
+  EXPECT_EQ(some.scale_slots(), 192u);
+  EXPECT_EQ(some.tail_slots(), 16u);
+  EXPECT_EQ(some.filled_open(), 16u);
+  const FetchRun open{.before = 16, .tokens = 1, .kept = 16, .chosen = true, .kept_open = 16};
+  EXPECT_EQ(open.int8_slots() + open.scale_slots(), 0u);
+  EXPECT_EQ(open.filled_open(), 32u);
+  const FetchRun none{
+      .before = 20, .tokens = 1, .chosen = true, .chosen_closed = 4, .chosen_blocks = 1};
+  EXPECT_EQ(none.filled_slots() + none.filled_scales() + none.filled_open(), 0u);
+  const uint64_t head = (64 + 16) * (2 * 64 + 4) + (192 + 64) * 4 + (16 + 32 + 32) * kSlotBytes;
+  const FetchPiece piece{.heads = {0, 3},
+                         .runs_end = 3,
+                         .slots = 80,
+                         .filled = 32,
+                         .int8_slots = 80,
+                         .scale_slots = 256,
+                         .filled_scales = 64,
+                         .filled_open = 48};
+  EXPECT_THAT(Int8Pieces({some, open, none}, 3 * head), testing::ElementsAre(piece));
+  EXPECT_EQ(FilledBytes(piece, 64, KvForm::kInt8),
+            3u * (32 * (2 * 64 + 4) + 64 * 4 + 48 * kSlotBytes));
+  EXPECT_EQ(FilledBytes({.heads = {0, 3}, .slots = 80, .filled = 32}, 64, KvForm::kBF16),
+            3u * 32 * kSlotBytes);
+}
+
+// A window for the longest sequence has room for its tokens however many of them are kept.
+TEST(FetchPiecesTest, Int8TokensThatAreKeptTakeNoLargerWindow) {
+  constexpr uint32_t kTokens = 700;
+  const FetchRun longest{.before = kTokens, .tokens = kInt8BlockTokens};
+  for (uint32_t before = 1; before < kTokens; ++before) {
+    const uint32_t closed = Int8TokensOf(before);
+    for (uint32_t kept_blocks = 0; kept_blocks <= closed / kInt8BlockTokens; ++kept_blocks) {
+      // They have all tokens but one of each block.
+      const uint32_t kept = kept_blocks * (kInt8BlockTokens - 1);
+      const uint32_t come = closed - kept_blocks * kInt8BlockTokens;
+      const FetchRun run{.before = before - kept_blocks,
+                         .tokens = 1,
+                         .kept = kept + before - closed,
+                         .chosen = true,
+                         .chosen_closed = come,
+                         .chosen_blocks = come / kInt8BlockTokens,
+                         .kept_blocks = kept_blocks,
+                         .kept_open = before - closed};
+      ASSERT_LE(run.int8_slots(), longest.int8_slots()) << before;
+      ASSERT_LE(run.scale_slots(), longest.scale_slots()) << before;
+      ASSERT_LE(run.tail_slots(), longest.tail_slots()) << before;
+    }
+  }
 }
 
 // Chosen tokens lie one behind the other, and each block that has some brings its scales.

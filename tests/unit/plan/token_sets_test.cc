@@ -87,6 +87,30 @@ TEST(TokenSetsTest, TokensThatAreKeptDoNotCome) {
   EXPECT_EQ(run.filled_slots(), 32u);
 }
 
+TEST(TokenSetsTest, WithInt8AWordSaysHowManyAreKeptOfWhichBlocks) {
+  const FetchRun row{.before = 200, .tokens = 1};
+  const std::vector<uint64_t> kept = {0, 3, ~uint64_t{0}, 7};
+  const Int8Tokens tokens = Int8Tokens::Of(row, kept);
+  EXPECT_EQ(tokens.closed, 66u);
+  EXPECT_EQ(tokens.blocks, 2u);
+  EXPECT_EQ(tokens.open, 3u);
+  const Int8Tokens read = Int8Tokens::FromWord(tokens.word());
+  EXPECT_EQ(read.closed, 66u);
+  EXPECT_EQ(read.blocks, 2u);
+  EXPECT_EQ(read.open, 3u);
+  EXPECT_EQ(Int8Tokens().word(), 0u);
+
+  const std::vector<uint64_t> set = {5, 0, 0, 0};
+  const FetchRun run = ChosenRun(row, set, tokens.word(), /*int8=*/true);
+  EXPECT_EQ(run.before, 71u);
+  EXPECT_EQ(run.kept, 69u);
+  EXPECT_EQ(run.fetched(), 2u);
+  EXPECT_EQ(run.chosen_closed, 2u);
+  EXPECT_EQ(run.chosen_blocks, 1u);
+  EXPECT_EQ(run.kept_blocks, 2u);
+  EXPECT_EQ(run.kept_open, 3u);
+}
+
 TEST(TokenSetsTest, TheFirstTokensAreAWholeSet) {
   for (const uint32_t tokens : {0u, 1u, 63u, 64u, 65u, 128u}) {
     std::vector<uint64_t> set(2, 5);
