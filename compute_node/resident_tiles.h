@@ -59,7 +59,7 @@ class ResidentTiles {
   bool Add(Held& held, uint32_t lane, uint32_t tile);
   // Frees all, as if the sequence began here.
   void Drop(Held& held);
-  // Forgets the sequence.
+  // The sequence is forgotten.
   void Leave(plan::SequenceId id);
 
  private:

@@ -87,7 +87,7 @@ struct Int8Tokens {
   static Int8Tokens Of(const FetchRun& run, absl::Span<const uint64_t> set);
   uint32_t all() const { return closed + open; }
 
-  // As one word, which they travel as.
+  // They travel as one word, which is this.
   uint64_t word() const { return closed | uint64_t{blocks} << 32 | uint64_t{open} << 56; }
   static Int8Tokens FromWord(uint64_t word);
 };
