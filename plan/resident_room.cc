@@ -9,7 +9,7 @@
 namespace lamina::plan {
 namespace {
 
-// A number of slots may say no more tokens than this.
+// The product saturates: a number of slots has 32 bits.
 uint32_t TokensOf(uint64_t groups, uint32_t tokens_each) {
   return static_cast<uint32_t>(std::min<uint64_t>(groups, UINT32_MAX / tokens_each)) * tokens_each;
 }
