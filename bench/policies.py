@@ -276,7 +276,7 @@ def print_end(fastest, held, count):
     print(f"\n{sum(held)} of {len(held)} choices are within {100 * NEAR:.0f}% of the fastest policy; fastest: " +
           ", ".join(f"{policy} {fastest.count(policy)}" for policy in POLICIES))
     few = [policy for policy in POLICIES if fastest.count(policy) < POINTS_LEAST]
-    print(f"Each policy is to be the fastest at {POINTS_LEAST} points at least: " + (f"{', '.join(few)} is at fewer" if few else "it is") +
+    print(f"Each policy is to be the fastest at {POINTS_LEAST} points at least; " + (f"at fewer: {', '.join(few)}" if few else "it is") +
           (f"; {count - len(held)} of {count} points are not measured" if len(held) < count else ""))
 
 
@@ -308,7 +308,7 @@ def main():
             except ValueError as error:
                 sys.exit(f"policies: --resume: {error}")
         progress = Progress(sum(len(asked_at(points[number - 1])) * max(0, arguments.turns - len(record.turns(number))) for number in numbers))
-        print(f"machine {processor.machine()}\n{len(numbers)} points, {arguments.turns} turns, {progress.count} measurements to go, some {progress.minutes():.0f} minutes\n")
+        print(f"machine {processor.machine()}\n{len(numbers)} points, turns: {arguments.turns}, {progress.count} measurements to go, some {progress.minutes():.0f} minutes\n")
         random_llama.write(pathlib.Path(folder), SHAPE)
         print("ms a step: measured, predicted; behind the fastest policy the next one, and its steps over those of the fastest\n")
         print("| point | " + " | ".join(POLICIES) + " | auto took, ms | fastest | loss |\n|" + "---|" * (len(POLICIES) + 4), flush=True)

@@ -142,7 +142,7 @@ class SweepTest(unittest.TestCase):
         self.assertIn("| failed | 200.0, 0.0 | 200.0, 0.0 | fetch_heads, 200.0 | ", out.getvalue())
         self.assertIn("| 200.0, 0.0 | 200.0, 0.0 | 200.0, 0.0 | failed |  |  |\n", out.getvalue())
         self.assertIn("1 of 1 choices are within 10%", out.getvalue())
-        self.assertIn("2 points, 1 turns, 8 measurements to go, some 3 minutes\n", out.getvalue())
+        self.assertIn("2 points, turns: 1, 8 measurements to go, some 3 minutes\n", out.getvalue())
         self.assertIn("[1/8] multi_head, 8 x 512, bus 600 MB/s, stores: fetch_heads; 3 min to go\n", errors.getvalue())
         self.assertIn("; 1 of 2 points are not measured\n", out.getvalue())
 
@@ -195,7 +195,7 @@ class ResumeTest(unittest.TestCase):
         self.assertEqual([len(result["turns"]) for result in json.loads(self.path.read_text())["results"]], [3, 3])
         self.assertIn("16 measurements to go", out)
         self.assertIn("2 of 2 choices are within 10% of the fastest policy; fastest: attend_remote 0, local 0, fetch_heads 0, fetch_recompute 2, fetch_hybrid 0\n", out)
-        self.assertIn("at 2 points at least: attend_remote, local, fetch_heads, fetch_hybrid is at fewer\n", out)
+        self.assertIn("at 2 points at least; at fewer: attend_remote, local, fetch_heads, fetch_hybrid\n", out)
 
     def test_points_of_several_runs_are_in_one_file_and_in_order(self):
         self.run_sweep("--points", "2")
