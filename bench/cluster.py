@@ -296,8 +296,7 @@ class Cluster(Running):
             if any(process.poll() is not None for process in self.processes):
                 break  # Its log says why.
             time.sleep(0.2)
-        logs = "".join((pathlib.Path(self.folder.name) / f"{n}.log").read_text()[-500:]
-                       for _, n in self.names)
+        logs = "".join(self.log(name)[-500:] for _, name in self.names)
         raise RuntimeError(f"the cluster did not start (it has {START_SECONDS_MAX} s for it):\n{logs}")
 
     def __exit__(self, *_):
@@ -312,12 +311,15 @@ class Cluster(Running):
                 process.wait()
         self.folder.cleanup()
 
+    def log(self, daemon):
+        """What it has printed so far."""
+        return (pathlib.Path(self.folder.name) / f"{daemon}.log").read_text()
+
     def metrics(self, daemon="coordinator"):
         """{sample: value} of a daemon's /metrics. Far cheaper than status(), which starts a program: that
         takes tens of milliseconds from the cores that are being measured."""
         if daemon not in self.pages:
-            log = (pathlib.Path(self.folder.name) / f"{daemon}.log").read_text()
-            self.pages[daemon] = re.findall(r"metrics at (http://\S+)", log)[-1]
+            self.pages[daemon] = re.findall(r"metrics at (http://\S+)", self.log(daemon))[-1]
         with urllib.request.urlopen(self.pages[daemon], timeout=START_SECONDS_MAX) as page:
             lines = page.read().decode().splitlines()
         samples = (line.rsplit(" ", 1) for line in lines if line and not line.startswith("#"))

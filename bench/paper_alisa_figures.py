@@ -3,11 +3,14 @@
 
 The model is an OPT of random weights, a sixteenth as wide and an eighth as deep as OPT-6.7B. The paper's requests have 128 tokens in and 512 out;
 here steps at 384 tokens, their mean, are measured, and whole requests of two batches. The compute node keeps K and V of as many recent tokens as two
-such requests have (fetch.resident). FlexGen's static split is attention to all tokens with as much on the device, by fetch_sparse, whose attention
-gives out weights too, or by fetch_heads, which has none: gains are over the faster of these. Policy local has everything there.
+such requests have (fetch.resident). With INT8 it keeps as many as the same bytes hold, closed blocks as INT8 and of each row that may run the open one as
+bf16, so that a cluster for each number of rows says how many run. FlexGen's static split is attention to all tokens with as much on the device, by
+fetch_sparse, whose attention gives out weights too, or by fetch_heads, which has none: gains are over the faster of these. Policy local has everything there.
 """
 
+import functools
 import json
+import re
 import statistics
 
 import paper_shared as shared
@@ -29,33 +32,58 @@ ATTENTION_ROWS, ATTENTION_CONTEXT = 64, 128
 
 STORE, STATIC = "dense, all on the store", "dense, split statically between device and store"
 HEADS = "dense, split statically, without weights (fetch_heads)"
-KEPT = f"{100 * SPARSE:g}% of the tokens"
-KEPT_STORE, KEPT_RECENT, KEPT_INT8 = (f"{KEPT}, {where}" for where in ("all on the store", "recent ones on the device", "all on the store, INT8"))
+PLACES = ("all on the store", "recent ones on the device", "all on the store, INT8", "recent ones on the device, INT8")
 LOCAL = "dense, all on the device"
 
 PAPER_OVER_FLEXGEN = (1.4, 3.0)  # Figure 9, at 80% sparsity.
 PAPER_OVER_VLLM = 1.9  # At best, at large batches.
 PAPER_SPARSITY = (0.8, 0.95)  # Of dense attention, Figure 3 and its text.
 PAPER_RECOMPUTATION = (1.2, 1.3)  # Figure 12(b).
+ROOM = re.compile(r" resident [^(]*\((\d+) tokens(?: of closed blocks, and (\d+) open blocks)?\)")
+
+
+def kept(ratio, place):
+    """What attention to so many of the tokens is called, where K and V are in one of PLACES."""
+    return f"{100 * ratio:g}% of the tokens, {place}"
+
+
+KEPT_STORE, KEPT_RECENT, KEPT_INT8, KEPT_BOTH = (kept(SPARSE, place) for place in PLACES)
+
+
+def resident_bytes(tokens):
+    """The bytes of so many tokens' K and V in bf16."""
+    return tokens * shared.MODELS[SMALLEST].layers * shared.MODELS[SMALLEST].kv_bytes()
+
+
+def room_in(log):
+    """(Tokens, open blocks in addition) for whose K and V a compute node has room, as it says itself; (0, 0): nothing stays."""
+    said = ROOM.findall(log)
+    return tuple(int(number or 0) for number in said[-1]) if said else (0, 0)
 
 
 class Bench(shared.Bench):
     def __init__(self, folder, images):
         super().__init__(folder, images)
         self.rates = {}
+        self.rooms = {}  # {(way, rows): what room_in() found}
 
-    def fetching(self, policy, transport, form, resident, **options):
-        """With so many tokens' K and V on the device."""
-        shape = shared.MODELS[SMALLEST]
+    def fetching(self, policy, transport, form, resident, running_max=None, **options):
+        """What stays on the device has the bytes of so many tokens' K and V in bf16."""
+        keys = {"running_max": running_max} if running_max else {}
         if resident:
-            options["resident"] = f"{resident * shape.layers * 2 * shape.width * 2}B"
-        return Cluster(1, model=self.model(SMALLEST), transport=transport, capacity="2GiB", kv_form=form, fetch=(policy, {"window": shared.WINDOW, **options}))
+            options["resident"] = f"{resident_bytes(resident)}B"
+        return Cluster(1, model=self.model(SMALLEST), transport=transport, capacity="2GiB", kv_form=form, fetch=(policy, {"window": shared.WINDOW, **options}), **keys)
 
     def dense(self, transport, form="bf16", resident=0):
         return self.fetching("fetch_heads", transport, form, resident)
 
-    def sparse(self, ratio, transport, form="bf16", resident=0):
-        return self.fetching("fetch_sparse", transport, form, resident, caching_ratio=ratio, sparse="window_sums")
+    def sparse(self, ratio, transport, form="bf16", resident=0, running_max=None):
+        return self.fetching("fetch_sparse", transport, form, resident, running_max, caching_ratio=ratio, sparse="window_sums")
+
+    def sparse_in(self, place, ratio, transport, rows):
+        """K and V are in one of PLACES. What stays as INT8 has an open block of each row that may run, so that no more rows may."""
+        int8, resident = "INT8" in place, RESIDENT_TOKENS if "on the device" in place else 0
+        return self.sparse(ratio, transport, "int8" if int8 else "bf16", resident, rows if int8 and resident else None)
 
     def local(self):
         return Cluster(1, model=self.model(SMALLEST), local=True, capacity="2GiB")
@@ -67,22 +95,31 @@ class Bench(shared.Bench):
             with make() as running:
                 for count in missing:
                     self.rates[way, count] = count / generate(running, count, CONTEXT, [ANSWER]).step()
+                    self.rooms[way, count] = (0, 0) if way == LOCAL else room_in(running.log("c0"))
         return {count: self.rates[way, count] for count in rows}
 
 
 def ways(bench):
-    """{name: what starts its cluster}, of Figure 9."""
+    """{name: what starts its cluster}, of Figure 9; that of INT8 with recent tokens on the device asks how many rows run at most."""
     transport = shared.link(BANDWIDTH)
+    kept_in = {kept(SPARSE, place): functools.partial(bench.sparse_in, place, SPARSE, transport, max(BATCHES)) for place in PLACES[:3]}
     return {STORE: lambda: bench.dense(transport), STATIC: lambda: bench.sparse(1.0, transport, resident=RESIDENT_TOKENS),
-            HEADS: lambda: bench.dense(transport, resident=RESIDENT_TOKENS), KEPT_STORE: lambda: bench.sparse(SPARSE, transport),
-            KEPT_RECENT: lambda: bench.sparse(SPARSE, transport, resident=RESIDENT_TOKENS), KEPT_INT8: lambda: bench.sparse(SPARSE, transport, "int8"), LOCAL: bench.local}
+            HEADS: lambda: bench.dense(transport, resident=RESIDENT_TOKENS), **kept_in,
+            KEPT_BOTH: functools.partial(bench.sparse_in, PLACES[3], SPARSE, transport), LOCAL: bench.local}
 
 
-def whole_requests(make):
+def by_rows(way, make, rows, measure):
+    """{rows: what measure(make, rows) has of them}, of one cluster, or of a cluster for each number of rows where it asks how many these are."""
+    if way != KEPT_BOTH:
+        return measure(make, rows)
+    return {count: found for each in rows for count, found in measure(functools.partial(make, each), (each,)).items()}
+
+
+def whole_requests(make, rows):
     """{rows: tokens of answers a second} of requests of the paper's lengths, all at once, prompts included."""
     with make() as running:
         shared.requests(running, 1, REQUEST[0], ANSWER)  # Memory is touched for the first time.
-        return {rows: shared.requests(running, rows, *REQUEST)["output_tokens_per_second"] for rows in WHOLE_ROWS}
+        return {count: shared.requests(running, count, *REQUEST)["output_tokens_per_second"] for count in rows}
 
 
 def gains_of(rates, way):
@@ -96,25 +133,48 @@ def print_rates(head, rates, ways_over):
                  [(f"{way}, over the faster static split", *(f"{gain:.2f}" for gain in of.values())) for way, of in gains.items()])
 
 
-def judge_gains(gains):
-    print(f"At least {PAPER_OVER_FLEXGEN[0]} times the faster static split at batch {min(gains)}: {verdict(gains[min(gains)] >= PAPER_OVER_FLEXGEN[0])} ({gains[min(gains)]:.2f}); "
+def print_room(rooms, batches):
+    """`rooms`: {(way, rows): what room_in() found}."""
+    def words(tokens, open_blocks):
+        return f"{tokens:,} + {open_blocks} open blocks" if open_blocks else f"{tokens:,}"
+
+    print(f"Tokens for which the device has room in {resident_bytes(RESIDENT_TOKENS) / shared.MIB:g} MiB, as the compute node says; a row without room for its open block keeps none:")
+    shared.table(("batch", *batches), [(way, *(words(*rooms.get((way, rows), (0, 0))) for rows in batches)) for way in (STATIC, HEADS, KEPT_RECENT, KEPT_BOTH)])
+
+
+def judge_gains(way, gains):
+    print(f"{way}: at least {PAPER_OVER_FLEXGEN[0]} times the faster static split at batch {min(gains)}: {verdict(gains[min(gains)] >= PAPER_OVER_FLEXGEN[0])} ({gains[min(gains)]:.2f}); "
           f"{PAPER_OVER_FLEXGEN[1]:g} times at the best batch: {verdict(max(gains.values()) >= PAPER_OVER_FLEXGEN[1])} ({max(gains.values()):.2f}).")
+
+
+def judge_both(rates):
+    """INT8 with recent tokens on the device against each of the two by itself, as far as `rates` has them: {way: {rows: rate}}."""
+    for way in (KEPT_RECENT, KEPT_INT8):
+        if way in rates:
+            over = [rate / rates[way][rows] for rows, rate in rates[KEPT_BOTH].items()]
+            print(f"{KEPT_BOTH}, over {way}: {min(over):.2f} to {max(over):.2f} times; adds at every batch: {verdict(min(over) > 1)}.")
 
 
 def figure9(bench):
     """Throughput by batch at 80% sparsity."""
-    rates = {way: bench.rate(way, make, BATCHES) for way, make in ways(bench).items()}
-    print(f"Figure 9: tokens/s of decode steps at {CONTEXT} tokens by batch, link {BANDWIDTH / 1e6:.0f} MB/s, {RESIDENT_TOKENS} tokens on the device where some are")
-    print_rates("batch", rates, (KEPT_STORE, KEPT_RECENT, KEPT_INT8))
-    print(f"INT8 of which some stays on the device: {NOT_BUILT}. DeepSpeed, Accelerate and vLLM: other engines; the last row has room for everything, and no link to wait for.")
-    judge_gains(gains_of(rates, KEPT_RECENT))
+    asked = ways(bench)
+    rates = {way: by_rows(way, make, BATCHES, functools.partial(bench.rate, way)) for way, make in shared.each(asked.items(), lambda one: f"steps, {one[0]}")}
+    print(f"Figure 9: tokens/s of decode steps at {CONTEXT} tokens by batch, link {BANDWIDTH / 1e6:.0f} MB/s, {RESIDENT_TOKENS} tokens on the device where some are, with INT8 as many as their bytes hold")
+    print_rates("batch", rates, (KEPT_STORE, KEPT_RECENT, KEPT_INT8, KEPT_BOTH))
+    print_room(bench.rooms, BATCHES)
+    print("DeepSpeed, Accelerate and vLLM: other engines; the last way has room for everything, and no link to wait for.")
+    for way in (KEPT_RECENT, KEPT_BOTH):
+        judge_gains(way, gains_of(rates, way))
+    judge_both(rates)
     print(f"Over vLLM up to {PAPER_OVER_VLLM} times: not tried: no memory bounds policy local here.")
-    whole = {way: whole_requests(ways(bench)[way]) for way in (STATIC, HEADS, KEPT_RECENT)}
+    whole = {way: by_rows(way, asked[way], WHOLE_ROWS, whole_requests) for way in shared.each((STATIC, HEADS, KEPT_RECENT, KEPT_BOTH), lambda way: f"whole requests, {way}")}
     print(f"\nWhole requests of {REQUEST[0]} tokens in and {REQUEST[1]} out, all at once: tokens/s of answers, prompts included")
-    print_rates("requests", whole, (KEPT_RECENT,))
-    judge_gains(gains_of(whole, KEPT_RECENT))
+    print_rates("requests", whole, (KEPT_RECENT, KEPT_BOTH))
+    for way in (KEPT_RECENT, KEPT_BOTH):
+        judge_gains(way, gains_of(whole, way))
+    judge_both(whole)
     shared.draw(bench.images, "alisa_figure9", "ALISA, Figure 9: throughput by batch", "batch", "tokens/s", [(way, list(of.items())) for way, of in rates.items()], y_log=True)
-    return {"steps": rates, "requests": whole}
+    return {"steps": rates, "requests": whole, "room": [{"way": way, "rows": rows, "tokens": room[0], "open_blocks": room[1]} for (way, rows), room in bench.rooms.items() if room[0]]}
 
 
 def figure10(bench):
@@ -183,27 +243,33 @@ def phases(bench):
     return found
 
 
+def ablation(bench, transport):
+    """{(share of the tokens, place of K and V): throughput over the static split}. What Figure 9 has measured in the same run is not measured again."""
+    static = bench.rate(STATIC, ways(bench)[STATIC], (ABLATION_ROWS,))[ABLATION_ROWS]
+    points = [(ratio, place) for ratio in RATIOS for place in PLACES]
+    return {(ratio, place): bench.rate(kept(ratio, place), functools.partial(bench.sparse_in, place, ratio, transport, ABLATION_ROWS), (ABLATION_ROWS,))[ABLATION_ROWS] / static
+            for ratio, place in shared.each(points, lambda point: f"ablation, {kept(*point)}")}
+
+
 def figure12(bench):
     """What each technique brings: phases, and the ablation."""
     steps = phases(bench)
-    transport = shared.link(BANDWIDTH)
-    static = bench.rate(STATIC, ways(bench)[STATIC], (ABLATION_ROWS,))[ABLATION_ROWS]
-    rows, gains = [], {}
-    techniques = (("sparse", "bf16", 0), ("sparse, scheduled", "bf16", RESIDENT_TOKENS), ("sparse, INT8", "int8", 0))
-    for ratio in RATIOS:
-        for way, form, resident in techniques:
-            name = f"{100 * ratio:g}% of the tokens, {way}"
-            rate = bench.rate(name, lambda r=ratio, f=form, k=resident: bench.sparse(r, transport, f, k), (ABLATION_ROWS,))[ABLATION_ROWS]
-            gains[ratio, way] = rate / static
-        rows.append((f"{100 * (1 - ratio):.0f}%", "1", *(f"{gains[ratio, way]:.2f}" for way, _, _ in techniques)))
-    print(f"Figure 12(c): throughput over dense attention with a static split, {ABLATION_ROWS} rows at {CONTEXT} tokens, link {BANDWIDTH / 1e6:.0f} MB/s")
-    shared.table(("sparsity", "static split", "sparse window attention, all on the store", "+ dynamic scheduling: recent tokens on the device", "INT8, without the scheduling"), rows)
-    print(f"Gains grow with sparsity: {verdict(all(gains[a, way] < gains[b, way] for way, _, _ in techniques for a, b in zip(RATIOS, RATIOS[1:])))}; scheduling adds at each: "
-          f"{verdict(all(gains[ratio, 'sparse, scheduled'] > gains[ratio, 'sparse'] for ratio in RATIOS))}; compression does: "
-          f"{verdict(all(gains[ratio, 'sparse, INT8'] > gains[ratio, 'sparse'] for ratio in RATIOS))}.")
+    gains = ablation(bench, shared.link(BANDWIDTH))
+    store, recent, int8, both = PLACES
+
+    def adds(place, other):
+        return verdict(all(gains[ratio, place] > gains[ratio, other] for ratio in RATIOS))
+
+    print(f"Figure 12(c): throughput over dense attention with a static split, {ABLATION_ROWS} rows at {CONTEXT} tokens, link {BANDWIDTH / 1e6:.0f} MB/s; "
+          f"where some tokens are on the device, {resident_bytes(RESIDENT_TOKENS) / shared.MIB:g} MiB of them")
+    shared.table(("sparsity", "static split", "sparse window attention, all on the store", "+ dynamic scheduling: recent tokens on the device", "INT8, without the scheduling",
+                  "sparse attention + recent tokens on the device + INT8"),
+                 [(f"{100 * (1 - ratio):.0f}%", "1", *(f"{gains[ratio, place]:.2f}" for place in PLACES)) for ratio in RATIOS])
+    print(f"Gains grow with sparsity: {verdict(all(gains[a, place] < gains[b, place] for place in PLACES for a, b in zip(RATIOS, RATIOS[1:])))}; scheduling adds at each: "
+          f"{adds(recent, store)}; compression does: {adds(int8, store)}; compression adds to the scheduling: {adds(both, recent)}, and the scheduling to compression: {adds(both, int8)}.")
     shared.draw(bench.images, "alisa_figure12", "ALISA, Figure 12(c): over a static split", "sparsity, %", "times",
-                [(way, [(100 * (1 - ratio), gains[ratio, way]) for ratio in RATIOS]) for way, _, _ in techniques], x_log=False)
-    return {"phases": steps, "ablation": [{"ratio": ratio, "way": way, "over_static": value} for (ratio, way), value in gains.items()]}
+                [(place, [(100 * (1 - ratio), gains[ratio, place]) for ratio in RATIOS]) for place in PLACES], x_log=False)
+    return {"phases": steps, "ablation": [{"ratio": ratio, "way": place, "over_static": value} for (ratio, place), value in gains.items()]}
 
 
 PARTS = {"figure 9": figure9, "figure 10": figure10, "figure 11": figure11, "figure 12": figure12}

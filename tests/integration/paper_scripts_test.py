@@ -328,18 +328,25 @@ class FiguresTest(unittest.TestCase):
 
     def test_ablation_has_no_figure_of_what_is_not_built(self):
         rates = {alisa.STATIC: 10}
-        for ratio, found in ((80, (12, 14, 15)), (50, (20, 24, 19)), (20, (40, 60, 70))):
-            for way, rate in zip(("sparse", "sparse, scheduled", "sparse, INT8"), found):
+        for ratio, found in ((80, (12, 14, 15, 16)), (50, (20, 24, 19, 25)), (20, (40, 60, 70, 65))):
+            for way, rate in zip(("all on the store", "recent ones on the device", "all on the store, INT8", "recent ones on the device, INT8"), found):
                 rates[f"{ratio}% of the tokens, {way}"] = rate
         self.bench.rate = lambda way, _, rows: {count: rates[way] for count in rows}
         self.bench.dense = self.bench.local = None
+        self.bench.sparse_in = mock.Mock()
         asked = []
         running = mock.Mock(status=lambda: {"fetch_choice": "62% of tokens; of each of 16 rows 80 stay, none is recomputed (p2 = n)"})
         self.bench.sparse = lambda ratio, _, resident: asked.append((ratio, resident)) or contextlib.nullcontext(running)
-        with mock.patch.object(alisa, "generate", lambda _, rows, context, answers: mock.Mock(step=lambda: context / 1e3)):
+        with mock.patch.object(alisa, "generate", lambda _, rows, context, answers: mock.Mock(step=lambda: context / 1e3)), \
+                contextlib.redirect_stderr(io.StringIO()) as progress:
             found, text = printed(alisa.figure12, self.bench)
-        self.assertIn("| 80% | 1 | 4.00 | 6.00 | 7.00 |", text)
-        self.assertIn("Gains grow with sparsity: reproduced; scheduling adds at each: reproduced; compression does: not reproduced.", text)
+        self.assertIn("| 80% | 1 | 4.00 | 6.00 | 7.00 | 6.50 |", text)
+        self.assertIn("Gains grow with sparsity: reproduced; scheduling adds at each: reproduced; compression does: not reproduced; "
+                      "compression adds to the scheduling: reproduced, and the scheduling to compression: not reproduced.", text)
+        self.assertIn("where some tokens are on the device, 5 MiB of them", text)
+        self.assertIn("[12/12] ablation, 20% of the tokens, recent ones on the device, INT8\n", progress.getvalue())
+        self.assertIn("recent ones on the device, INT8", (self.folder / "alisa_figure12.svg").read_text())
+        self.assertEqual(len(found["ablation"]), 12)
         # Sixteen rows have room for 80 tokens each; phases are told apart by it.
         self.assertEqual(asked, [(0.2, 0), (0.2, 1280)])
         self.assertIn("| phase | I | I | II | II | II | II |", text)
@@ -347,17 +354,42 @@ class FiguresTest(unittest.TestCase):
         self.assertIn("recomputation (1.2 to 1.3 times, Figure 12(b)): not reproduced: of each of 16 rows 80 stay, none is recomputed (p2 = n)", text)
 
     def test_gains_are_over_the_faster_static_split_and_of_whole_requests_too(self):
-        rates = {alisa.STORE: 100, alisa.STATIC: 200, alisa.HEADS: 250, alisa.KEPT_STORE: 300, alisa.KEPT_RECENT: 500, alisa.KEPT_INT8: 400, alisa.LOCAL: 1000}
-        self.bench.rate = lambda way, _, rows: {count: rates[way] for count in rows}
-        self.bench.dense = self.bench.local = None
-        whole = iter(({4: 100, 16: 50}, {4: 80, 16: 60}, {4: 130, 16: 240}))
-        with mock.patch.object(alisa, "whole_requests", lambda _: next(whole)):
+        rates = {alisa.STORE: 100, alisa.STATIC: 200, alisa.HEADS: 250, alisa.KEPT_STORE: 300, alisa.KEPT_RECENT: 500, alisa.KEPT_INT8: 400, alisa.KEPT_BOTH: 800, alisa.LOCAL: 1000}
+        whole = {alisa.STATIC: {4: 100, 16: 50}, alisa.HEADS: {4: 80, 16: 60}, alisa.KEPT_RECENT: {4: 130, 16: 240}, alisa.KEPT_BOTH: {4: 150, 16: 200}}
+        measured = []
+
+        def rate(way, make, rows):
+            measured.append((way, rows))
+            return {count: rates[way] for count in rows}
+
+        def whole_requests(make, rows):
+            return {count: whole[make()][count] for count in rows}
+
+        self.bench.rate, self.bench.rooms = rate, {(alisa.KEPT_RECENT, 4): (1280, 0), (alisa.KEPT_BOTH, 4): (1920, 4), (alisa.KEPT_STORE, 4): (0, 0)}
+        # Clusters of whole requests are the names of their ways.
+        ways = {way: lambda *_, way=way: way for way in rates}
+        with mock.patch.multiple(alisa, whole_requests=whole_requests, ways=lambda _: ways), contextlib.redirect_stderr(io.StringIO()) as progress:
             found, text = printed(alisa.figure9, self.bench)
         self.assertIn("| 20% of the tokens, recent ones on the device, over the faster static split | 2.00 |", text)
         self.assertIn("| 20% of the tokens, all on the store, INT8, over the faster static split | 1.60 |", text)
-        self.assertIn("at batch 4: reproduced (2.00); 3 times at the best batch: not reproduced (2.00).", text)
-        self.assertIn("at batch 4: not reproduced (1.30); 3 times at the best batch: reproduced (4.00).", text)
+        self.assertIn("| 20% of the tokens, recent ones on the device, INT8, over the faster static split | 3.20 |", text)
+        for words in ("recent ones on the device: at least 1.4 times the faster static split at batch 4: reproduced (2.00); 3 times at the best batch: not reproduced (2.00).",
+                      "recent ones on the device: at least 1.4 times the faster static split at batch 4: not reproduced (1.30); 3 times at the best batch: reproduced (4.00).",
+                      "recent ones on the device, INT8: at least 1.4 times the faster static split at batch 4: reproduced (3.20); 3 times at the best batch: reproduced (3.20).",
+                      "INT8, over 20% of the tokens, recent ones on the device: 1.60 to 1.60 times; adds at every batch: reproduced.",
+                      "INT8, over 20% of the tokens, all on the store, INT8: 2.00 to 2.00 times; adds at every batch: reproduced.",
+                      "INT8, over 20% of the tokens, recent ones on the device: 0.83 to 1.15 times; adds at every batch: not reproduced."):
+            self.assertIn(words, text)
         self.assertEqual(found["requests"][alisa.HEADS], {4: 80, 16: 60})
+        # A cluster for each number of rows, where these decide on what stays.
+        self.assertEqual([rows for way, rows in measured if way == alisa.KEPT_BOTH], [(4,), (8,), (16,), (32,), (64,)])
+        self.assertEqual([rows for way, rows in measured if way == alisa.KEPT_INT8], [alisa.BATCHES])
+        self.assertIn("has room in 5 MiB", text)
+        self.assertIn("| 20% of the tokens, recent ones on the device | 1,280 | 0 |", text)
+        self.assertIn("| 20% of the tokens, recent ones on the device, INT8 | 1,920 + 4 open blocks | 0 |", text)
+        self.assertEqual(found["room"], [{"way": alisa.KEPT_RECENT, "rows": 4, "tokens": 1280, "open_blocks": 0}, {"way": alisa.KEPT_BOTH, "rows": 4, "tokens": 1920, "open_blocks": 4}])
+        self.assertIn(f"[8/8] steps, {alisa.LOCAL}\n", progress.getvalue())
+        self.assertIn(f"[4/4] whole requests, {alisa.KEPT_BOTH}\n", progress.getvalue())
 
     def test_whole_requests_have_the_papers_lengths_and_none_may_fail(self):
         def load(*words, **_):
@@ -367,7 +399,7 @@ class FiguresTest(unittest.TestCase):
         asked, failed = [], 0
         running = mock.Mock(address="here")
         with mock.patch.object(shared.subprocess, "run", load):
-            self.assertEqual(alisa.whole_requests(lambda: contextlib.nullcontext(running)), {4: 7, 16: 7})
+            self.assertEqual(alisa.whole_requests(lambda: contextlib.nullcontext(running), (4, 16)), {4: 7, 16: 7})
             failed = 2
             with self.assertRaisesRegex(RuntimeError, "2 of 4 requests of 128 tokens failed: {'gone': 2}"):
                 shared.requests(running, 4, 128, 512)
@@ -384,6 +416,32 @@ class FiguresTest(unittest.TestCase):
         self.assertEqual({policy for policy, _ in found.values()}, {"fetch_sparse", "fetch_heads"})
         # Of 1,280 tokens, 4 layers of width 256.
         self.assertEqual({keys["resident"] for _, keys in found.values()}, {f"{1280 * 4 * 2 * 256 * 2}B"})
+
+    def test_tokens_stay_in_the_same_bytes_with_int8_and_of_as_many_rows_as_run(self):
+        bench = alisa.Bench(self.folder, self.folder)
+        bench.model = lambda name: name
+        found = {}
+        with mock.patch.object(alisa, "Cluster") as made:
+            for place in alisa.PLACES:
+                bench.sparse_in(place, 0.5, "shm", 8)
+                found[place] = made.call_args.kwargs
+            alisa.ways(bench)[alisa.KEPT_BOTH](4)
+            self.assertEqual(made.call_args.kwargs, found[alisa.PLACES[3]] | {"running_max": 4, "transport": shared.link(alisa.BANDWIDTH),
+                                                                              "fetch": ("fetch_sparse", found[alisa.PLACES[3]]["fetch"][1] | {"caching_ratio": 0.2})})
+        self.assertEqual([(keys["kv_form"], keys["fetch"][1].get("resident"), keys.get("running_max")) for keys in found.values()],
+                         [("bf16", None, None), ("bf16", "5242880B", None), ("int8", None, None), ("int8", "5242880B", 8)])
+
+    def test_room_is_what_the_compute_node_says_of_its_last_epoch(self):
+        log = ("epoch 1 scratch 8.0 MiB sums of weights up to 1.0 GiB resident 5.0 MiB (1280 tokens) windows for K and V 256.0 MiB\n"
+               "epoch 2 scratch 8.0 MiB sums of weights up to 1.0 GiB resident 5.0 MiB (1152 tokens of closed blocks, and 10 open blocks) windows for K and V 256.0 MiB\n")
+        self.assertEqual(alisa.room_in(log), (1152, 10))
+        self.assertEqual(alisa.room_in(log.splitlines()[0]), (1280, 0))
+        self.assertEqual(alisa.room_in("epoch 1 scratch 8.0 MiB windows for K and V 256.0 MiB"), (0, 0))
+        bench = alisa.Bench(self.folder, self.folder)
+        with mock.patch.object(alisa, "generate", lambda *_: mock.Mock(step=lambda: 0.5)):
+            self.assertEqual(bench.rate("some", lambda: contextlib.nullcontext(mock.Mock(log=lambda _: log)), (4, 8)), {4: 8, 8: 16})
+            self.assertEqual(bench.rate("some", None, (8,)), {8: 16})  # It is not measured again.
+        self.assertEqual(bench.rooms, {("some", 4): (1152, 10), ("some", 8): (1152, 10)})
 
     def test_a_layers_attention_is_that_at_the_context_asked_for(self):
         def serving(seconds):

@@ -86,18 +86,31 @@ class SweepTest(unittest.TestCase):
             "point": policies.words(STORES), "policy": "fetch_recompute",
             "stretches": [{"tokens_per_second": 80.0, "rows": 8.0, "context_tokens": 4096.0, "shares": {"c0 dense": 0.5}}]})
 
-    def test_every_second_turn_goes_backwards(self):
-        asked = []
+    def test_each_turn_has_all_and_begins_elsewhere(self):
+        asked, said, kept = [], [], []
         status = {"policy": "fetch_heads", "policy_figures": [{"policy": "fetch_heads", "seconds": 0.2}, {"policy": "local", "seconds": 0}]}
         self.sweep.seconds = lambda _, policy: (0.1 * len(asked), (asked.append(policy), status)[1])
-        found = policies.measure(self.sweep, STORES, 3)
-        turn = ["fetch_heads", "fetch_recompute", "fetch_hybrid", "auto"]
-        self.assertEqual(asked, [*turn, *reversed(turn), *turn])
-        # The first, the eighth and the ninth call.
+        found = policies.measure(self.sweep, STORES, 3, keep=lambda result: kept.append(len(result["turns"])), say=said.append)
+        self.assertEqual(asked, ["fetch_heads", "fetch_recompute", "fetch_hybrid", "auto",
+                                 "fetch_recompute", "fetch_hybrid", "auto", "fetch_heads",
+                                 "fetch_hybrid", "auto", "fetch_heads", "fetch_recompute"])
+        self.assertEqual(said[3:5], [f"{policies.words(STORES)}: auto", f"{policies.words(STORES)}: fetch_recompute"])
+        self.assertEqual(kept, [1, 2, 3])
+        # The first, the eighth and the eleventh call.
         self.assertAlmostEqual(found["steps"]["fetch_heads"], 0.7)
+        self.assertEqual([turn["order"] for turn in found["turns"]], [asked[:4], asked[4:8], asked[8:]])
         self.assertEqual([policy for policy, _ in found["took"]], ["fetch_heads"] * 3)
         self.assertEqual(found["predicted"], {"fetch_heads": 0.2})
 
+    def test_a_turn_that_is_done_is_not_measured_again(self):
+        asked = []
+        self.sweep.seconds = lambda _, policy: (0.2, (asked.append(policy), {"policy": "fetch_heads", "policy_figures": []})[1])
+        done = [turn_of({"fetch_heads": 0.1}, ("fetch_heads", 0.3))]
+        found = policies.measure(self.sweep, STORES, 2, done)
+        self.assertEqual(asked, ["fetch_hybrid", "auto", "fetch_heads", "fetch_recompute"])
+        self.assertEqual(found["turns"][0], done[0])
+        self.assertEqual(len(done), 1)
+        self.assertAlmostEqual(found["steps"]["fetch_heads"], 0.15)
 
     def test_the_sweep_goes_on_behind_clusters_that_fail_and_keeps_each_point(self):
         written = []
@@ -129,6 +142,135 @@ class SweepTest(unittest.TestCase):
         self.assertIn("| failed | 200.0, 0.0 | 200.0, 0.0 | fetch_heads, 200.0 | ", out.getvalue())
         self.assertIn("| 200.0, 0.0 | 200.0, 0.0 | 200.0, 0.0 | failed |  |  |\n", out.getvalue())
         self.assertIn("1 of 1 choices are within 10%", out.getvalue())
+        self.assertIn("2 points, turns: 1, 8 measurements to go, some 3 minutes\n", out.getvalue())
+        self.assertIn("[1/8] multi_head, 8 x 512, bus 600 MB/s, stores: fetch_heads; 3 min to go\n", errors.getvalue())
+        self.assertIn("; 1 of 2 points are not measured\n", out.getvalue())
+
+
+class ResumeTest(unittest.TestCase):
+    """Two points of four measurements each, three turns."""
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+        self.path = self.folder / "sweep.json"
+        (self.folder / "policy_points.json").write_text(json.dumps({"points": [STORES, STORES | {"context": 1024}]}))
+        self.measured = []
+        self.fails = lambda number, policy: False
+
+    def seconds(self, point, policy):
+        self.measured.append((point["context"], policy))
+        if self.fails(len(self.measured), policy):
+            raise RuntimeError("the cluster did not start")
+        return {"fetch_recompute": 0.1}.get(policy, 0.2), {"policy": "fetch_recompute", "policy_figures": []}
+
+    def run_sweep(self, *arguments):
+        """(Standard output, errors, how it ended) of one run, whose measurements are in self.measured."""
+        self.measured.clear()
+        with mock.patch.object(policies.Sweep, "seconds", lambda _, point, policy: self.seconds(point, policy)), mock.patch.object(policies.random_llama, "write"), \
+                mock.patch.object(policies, "HERE", self.folder), mock.patch.object(sys, "argv", ["policies.py", "--json", str(self.path), *arguments]), \
+                contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(io.StringIO()) as errors:
+            ended = None
+            try:
+                policies.main()
+            except (SystemExit, KeyboardInterrupt) as end:
+                ended = end
+        return out.getvalue(), errors.getvalue(), ended
+
+    def test_a_run_that_was_broken_off_goes_on_with_the_turn_that_it_was_in(self):
+        def stop(number, _):
+            if number == 11:  # In the third turn of the first point.
+                raise KeyboardInterrupt
+            return False
+
+        self.fails = stop
+        _, _, ended = self.run_sweep("--turns", "3", "--resume")  # There is nothing yet.
+        self.assertIsInstance(ended, KeyboardInterrupt)
+        self.assertEqual([len(result["turns"]) for result in json.loads(self.path.read_text())["results"]], [2])
+        self.fails = lambda *_: False
+        out, _, ended = self.run_sweep("--turns", "3", "--resume")
+        self.assertIsNone(ended)
+        self.assertEqual([context for context, _ in self.measured], [512] * 4 + [1024] * 12)
+        self.assertEqual([len(result["turns"]) for result in json.loads(self.path.read_text())["results"]], [3, 3])
+        self.assertIn("16 measurements to go", out)
+        self.assertIn("2 of 2 choices are within 10% of the fastest policy; fastest: attend_remote 0, local 0, fetch_heads 0, fetch_recompute 2, fetch_hybrid 0\n", out)
+        self.assertIn("at 2 points at least; at fewer: attend_remote, local, fetch_heads, fetch_hybrid\n", out)
+
+    def test_points_of_several_runs_are_in_one_file_and_in_order(self):
+        self.run_sweep("--points", "2")
+        out, _, _ = self.run_sweep("--points", "1", "--resume")
+        self.assertEqual({context for context, _ in self.measured}, {512})
+        self.assertEqual([result["point"]["context"] for result in json.loads(self.path.read_text())["results"]], [512, 1024])
+        self.assertIn("2 of 2 choices", out)
+
+    def test_a_turn_in_which_a_cluster_failed_is_measured_again(self):
+        self.fails = lambda number, _: number == 1
+        _, _, ended = self.run_sweep()
+        self.assertIn("1 clusters failed", str(ended))
+        self.fails = lambda *_: False
+        _, errors, ended = self.run_sweep("--resume", "--points", "1")
+        self.assertIsNone(ended)
+        self.assertEqual(len(self.measured), 4)
+        self.assertIn("stores: no whole turn, left out\n", errors)
+        # One that nobody asked for stays as it was.
+        self.fails = lambda number, _: number == 5
+        self.run_sweep()
+        _, _, ended = self.run_sweep("--resume", "--points", "1")
+        self.assertIn("1 clusters failed", str(ended))
+        self.assertEqual(self.measured, [])
+
+    def test_another_machines_file_is_refused_and_nothing_is_resumed_without_one(self):
+        self.run_sweep("--points", "1")
+        self.path.write_text(json.dumps(json.loads(self.path.read_text()) | {"machine": "another"}))
+        _, _, ended = self.run_sweep("--resume")
+        self.assertIn("is of another machine: another", str(ended))
+        self.assertEqual(self.measured, [])
+        with mock.patch.object(sys, "argv", ["policies.py", "--resume"]), contextlib.redirect_stderr(io.StringIO()) as errors, self.assertRaises(SystemExit):
+            policies.main()
+        self.assertIn("--resume goes on with the file of --json", errors.getvalue())
+
+
+def turn_of(steps, auto=None):
+    return {"order": [*steps, "auto"], "steps": steps, "auto": {"policy": auto[0], "seconds": auto[1]} if auto else None, "predicted": {}, "failed": []}
+
+
+class PairsTest(unittest.TestCase):
+    def test_ratios_are_those_within_turns(self):
+        # The machine is twice as slow in the second turn and three times in the third: by medians of all turns fetch_heads would be the fastest.
+        turns = [turn_of({"local": 1.0, "fetch_heads": 1.1}, ("fetch_heads", 1.2)), turn_of({"local": 2.0, "fetch_heads": 2.2}, ("fetch_heads", 2.4)),
+                 turn_of({"local": 3.0, "fetch_heads": 1.9}, ("fetch_heads", 3.6))]
+        self.assertEqual(policies.ranking(turns)[0], ("local", 1.0))
+        self.assertAlmostEqual(policies.ranking(turns)[1][1], 1.1)
+        self.assertAlmostEqual(policies.loss_of(turns, "fetch_heads"), 0.1)
+        self.assertEqual(policies.loss_of(turns, "local"), 0.0)
+
+    def test_what_auto_took_counts_for_the_choice_and_not_for_who_is_the_fastest(self):
+        turns = [turn_of({"local": 1.0, "fetch_heads": 1.3}, ("fetch_heads", 0.9))]
+        self.assertEqual(policies.ranking(turns)[0][0], "local")
+        self.assertEqual(policies.loss_of(turns, "fetch_heads"), 0.0)
+        # But for a policy that nobody has measured by itself.
+        self.assertEqual(policies.ranking([turn_of({"local": 1.0}, ("fetch_heads", 0.9))])[0][0], "fetch_heads")
+
+    def test_the_worst_choice_counts_where_turns_differ(self):
+        turns = [turn_of({"local": 1.0, "fetch_heads": 1.3}, (took, 1.3)) for took in ("local", "fetch_heads", "local")]
+        with contextlib.redirect_stdout(io.StringIO()) as out:
+            best, holds = policies.report(policies.result_of(STORES, turns))
+        self.assertEqual((best, holds), ("local", False))
+        self.assertIn("| fetch_heads and local, 1300.0 | local (fetch_heads 1.30) | +30% fails |", out.getvalue())
+
+    def test_a_policy_that_has_no_rival_loses_nothing(self):
+        turns = [turn_of({"fetch_heads": 1.3}, ("fetch_heads", 1.4))]
+        self.assertEqual((policies.ranking(turns), policies.loss_of(turns, "fetch_heads")), ([("fetch_heads", 1.0)], 0.0))
+
+    def test_places_in_turns_differ(self):
+        for count in (3, 4, 6):
+            asked = [*policies.POLICIES, "auto"][:count]
+            for turns in (1, 2, 3):
+                orders = [policies.order(asked, turn, turns) for turn in range(turns)]
+                self.assertTrue(all(sorted(one) == sorted(asked) for one in orders))
+                for policy in asked:
+                    self.assertEqual(len({one.index(policy) for one in orders}), turns, (count, turns))
 
 
 class StepTest(unittest.TestCase):

@@ -9,68 +9,32 @@
 
 #include <cstring>
 #include <map>
-#include <utility>
 #include <vector>
 
 #include "common/philox.h"
 #include "kernels/attention.h"
 #include "kernels/k_tiles.h"
 #include "plan/token_sets.h"
+#include "tests/unit/compute_node/resident_steps.h"
 
 namespace lamina::compute_node {
 namespace {
 
-constexpr uint32_t kHeads = 2;
-constexpr uint32_t kDim = 16;
-constexpr uint32_t kLayers = 2;
 constexpr uint32_t kTokensMax = 600;
 constexpr uint32_t kBlock = kInt8BlockTokens;
-constexpr size_t kRow = 3 * kHeads * kDim;  // q, k and v: as many query heads.
-const AttentionDescriptor kOneHead{.query_heads = 1, .kv_heads = 1, .head_dim = kDim};
+const AttentionDescriptor kOneHead{
+    .query_heads = 1, .kv_heads = 1, .head_dim = ResidentSteps::kDim};
 
-plan::EpochConfig Config(uint32_t lanes) {
-  return {.lanes = lanes,
-          .layers = std::vector(
-              kLayers,
-              AttentionDescriptor{.query_heads = kHeads, .kv_heads = kHeads, .head_dim = kDim})};
-}
-
-class Resident {
+class Resident final : public ResidentSteps {
  public:
   Resident(uint32_t lanes, uint32_t tails, uint32_t blocks)
-      : config_(Config(lanes)),
-        memory_{.tails = *kernels::KvArena::Create(config_.layers, tails * kBlock),
-                .blocks = *kernels::Int8Arena::Create(config_.layers, blocks * kBlock)},
-        kv_(config_, &memory_) {}
+      : ResidentSteps(lanes, &Element),
+        memory_{.tails = *kernels::KvArena::Create(config().layers, tails * kBlock),
+                .blocks = *kernels::Int8Arena::Create(config().layers, blocks * kBlock)},
+        kv_(config(), &memory_) {}
 
   ResidentInt8& kv() { return kv_; }
 
-  // Rows of the lane's next step: of each sequence so many tokens from its first one on.
-  void Step(uint32_t lane, std::vector<RowRun> runs) {
-    uint32_t rows = 0;
-    for (RowRun& run : runs) {
-      run.first_row = rows;
-      rows += run.tokens;
-    }
-    kv_.BeginStep(lane, runs);
-    steps_[lane] = {std::move(runs), rows};
-  }
-  // Slices of the lane's step run, one for each layer.
-  void Run(uint32_t lane) {
-    const auto& [runs, rows] = steps_[lane];
-    for (uint32_t layer = 0; layer < kLayers; ++layer) {
-      std::vector<BFloat16> qkv(rows * kRow);
-      for (const RowRun& run : runs) {
-        for (uint32_t i = 0; i < run.tokens; ++i) {
-          for (size_t at = 0; at < kRow; ++at) {
-            qkv[(run.first_row + i) * kRow + at] =
-                Element(run.sequence, run.first_token + i, layer, at);
-          }
-        }
-      }
-      kv_.Store(lane, layer, {.data = qkv.data(), .rows = rows, .cols = kRow, .stride = kRow});
-    }
-  }
   // How many of the tokens before the sequence's row stay. Some of these are copied to a piece,
   // where they have the bits that memory nodes would send.
   uint32_t Kept(plan::SequenceId id, uint32_t before) {
@@ -90,6 +54,8 @@ class Resident {
   }
 
  private:
+  RecentTokens& recent() override { return kv_; }
+
   static BFloat16 Element(plan::SequenceId id, uint32_t token, uint32_t layer, size_t at) {
     const auto number = static_cast<uint32_t>(id * 7919 + token * 131 + layer * 17 + at * 7);
     return ToBFloat16(static_cast<float>(number % 1000) / 100.0f - 5.0f);
@@ -132,7 +98,7 @@ class Resident {
                                  .int8_slots = at.int8 + run.int8_slots(),
                                  .scale_slots = at.scales + run.scale_slots()};
     std::vector<std::byte> data(plan::PlanesOf(piece, kDim).end);
-    const Int8Piece planes = Int8PieceOf(PartOf(config_.layers[layer], heads), piece, data.data());
+    const Int8Piece planes = Int8PieceOf(PartOf(config().layers[layer], heads), piece, data.data());
     const RowRun rows{.sequence = id, .first_token = before, .tokens = 1};
     kv_.Fill(layer, heads, {.rows = rows, .kept = set}, planes, at);
     for (uint32_t head = 0; head < heads.count; ++head) {
@@ -192,15 +158,9 @@ class Resident {
     }
   }
 
-  const plan::EpochConfig config_;
   Int8Residents memory_;
   ResidentInt8 kv_;
-  std::map<uint32_t, std::pair<std::vector<RowRun>, uint32_t>> steps_;
 };
-
-RowRun Tokens(plan::SequenceId id, uint32_t first, uint32_t tokens) {
-  return {.sequence = id, .first_token = first, .tokens = tokens};
-}
 
 TEST(ResidentInt8Test, ClosedBlocksAndTheOpenOneStayWhileThereIsRoom) {
   Resident resident(1, 2, 8);
@@ -307,7 +267,7 @@ TEST(ResidentInt8Test, SequencesOfAnotherLanesStepKeepTheirs) {
 }
 
 TEST(ResidentInt8Test, WithoutMemoryNothingStays) {
-  const plan::EpochConfig config = Config(1);
+  const plan::EpochConfig config = ResidentSteps::Config(1);
   ResidentInt8 kv(config, nullptr);
   const std::vector<RowRun> runs = {Tokens(1, 0, 70)};
   kv.BeginStep(0, runs);

@@ -7,63 +7,26 @@
 #include <gtest/gtest.h>
 
 #include <map>
-#include <utility>
 #include <vector>
 
 #include "common/philox.h"
 #include "kernels/k_tiles.h"
+#include "tests/unit/compute_node/resident_steps.h"
 
 namespace lamina::compute_node {
 namespace {
 
-constexpr uint32_t kHeads = 2;
-constexpr uint32_t kDim = 16;
-constexpr uint32_t kLayers = 2;
 constexpr uint32_t kTokensMax = 400;
-constexpr size_t kRow = 3 * kHeads * kDim;  // q, k and v: as many query heads.
 
-plan::EpochConfig Config(uint32_t lanes) {
-  return {.lanes = lanes,
-          .layers = std::vector(
-              kLayers,
-              AttentionDescriptor{.query_heads = kHeads, .kv_heads = kHeads, .head_dim = kDim})};
-}
-
-class Resident {
+class Resident final : public ResidentSteps {
  public:
   Resident(uint32_t lanes, uint32_t tokens)
-      : config_(Config(lanes)),
-        arena_(*kernels::KvArena::Create(config_.layers, tokens)),
-        kv_(config_, &arena_) {}
+      : ResidentSteps(lanes, &Element),
+        arena_(*kernels::KvArena::Create(config().layers, tokens)),
+        kv_(config(), &arena_) {}
 
   ResidentKv& kv() { return kv_; }
 
-  // Rows of the lane's next step: of each sequence so many tokens from its first one on.
-  void Step(uint32_t lane, std::vector<RowRun> runs) {
-    uint32_t rows = 0;
-    for (RowRun& run : runs) {
-      run.first_row = rows;
-      rows += run.tokens;
-    }
-    kv_.BeginStep(lane, runs);
-    steps_[lane] = {std::move(runs), rows};
-  }
-  // Slices of the lane's step run, one for each layer.
-  void Run(uint32_t lane) {
-    const auto& [runs, rows] = steps_[lane];
-    for (uint32_t layer = 0; layer < kLayers; ++layer) {
-      std::vector<BFloat16> qkv(rows * kRow);
-      for (const RowRun& run : runs) {
-        for (uint32_t i = 0; i < run.tokens; ++i) {
-          for (size_t at = 0; at < kRow; ++at) {
-            qkv[(run.first_row + i) * kRow + at] =
-                Element(run.sequence, run.first_token + i, layer, at);
-          }
-        }
-      }
-      kv_.Store(lane, layer, {.data = qkv.data(), .rows = rows, .cols = kRow, .stride = kRow});
-    }
-  }
   // How many of the tokens before the sequence's run stay; each has the bits that were stored.
   uint32_t Kept(plan::SequenceId id, uint32_t before) {
     const uint32_t first = kv_.First(id, before);
@@ -87,6 +50,8 @@ class Resident {
   }
 
  private:
+  RecentTokens& recent() override { return kv_; }
+
   static BFloat16 Element(plan::SequenceId id, uint32_t token, uint32_t layer, size_t at) {
     return {.bits = static_cast<uint16_t>(id * 7919 + token * 131 + layer * 17 + at)};
   }
@@ -109,15 +74,9 @@ class Resident {
     }
   }
 
-  const plan::EpochConfig config_;
   kernels::KvArena arena_;
   ResidentKv kv_;
-  std::map<uint32_t, std::pair<std::vector<RowRun>, uint32_t>> steps_;
 };
-
-RowRun Tokens(plan::SequenceId id, uint32_t first, uint32_t tokens) {
-  return {.sequence = id, .first_token = first, .tokens = tokens};
-}
 
 TEST(ResidentKvTest, AllTokensStayWhileThereIsRoom) {
   Resident resident(1, 64);
@@ -204,7 +163,7 @@ TEST(ResidentKvTest, ASequenceThatHasMovedIsOfItsNewLanesStep) {
 }
 
 TEST(ResidentKvTest, WithoutAnArenaNothingStays) {
-  const plan::EpochConfig config = Config(1);
+  const plan::EpochConfig config = ResidentSteps::Config(1);
   ResidentKv kv(config, nullptr);
   const std::vector<RowRun> runs = {Tokens(1, 5, 1)};
   kv.BeginStep(0, runs);
