@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "gateway/apis/messages_format.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -25,6 +26,16 @@ Json Ending(const AnswerEnd& end) {
                        : end.called ? "tool_use"
                                     : "end_turn";
   return {{"stop_reason", reason}, {"stop_sequence", stopped ? Json(end.stop) : Json(nullptr)}};
+}
+
+// Anthropic counts tokens that were found, and those of new entries, apart from input_tokens. No
+// entry is bought here.
+Json Usage(const TokenCounts& counts) {
+  const uint32_t cached = std::min(counts.cached, counts.prompt);
+  return {{"input_tokens", counts.prompt - cached},
+          {"cache_creation_input_tokens", 0},
+          {"cache_read_input_tokens", cached},
+          {"output_tokens", counts.completion}};
 }
 
 Json ErrorJson(const ApiError& error) {
@@ -81,7 +92,7 @@ std::string MessagesFormat::Whole(const FinishedChoice& choice, const TokenCount
                {"content", std::move(content)},
                {"stop_reason", ending["stop_reason"]},
                {"stop_sequence", ending["stop_sequence"]},
-               {"usage", {{"input_tokens", counts.prompt}, {"output_tokens", counts.completion}}}});
+               {"usage", Usage(counts)}});
 }
 
 std::string MessagesFormat::Begin(const TokenCounts& counts) {
@@ -95,7 +106,7 @@ std::string MessagesFormat::Begin(const TokenCounts& counts) {
                        {"content", Json::array()},
                        {"stop_reason", nullptr},
                        {"stop_sequence", nullptr},
-                       {"usage", {{"input_tokens", counts.prompt}, {"output_tokens", 0}}}}}});
+                       {"usage", Usage({.prompt = counts.prompt, .cached = counts.cached})}}}});
 }
 
 std::string MessagesFormat::OpenBlock(AnswerPart::Kind kind, Json block) {
@@ -148,11 +159,8 @@ std::string MessagesFormat::Part(const AnswerPart& part, const std::string& call
 
 std::string MessagesFormat::End(const AnswerEnd& end, const TokenCounts& counts) {
   return CloseBlock() +
-         NamedEvent(
-             "message_delta",
-             {{"type", "message_delta"},
-              {"delta", Ending(end)},
-              {"usage", {{"input_tokens", counts.prompt}, {"output_tokens", counts.completion}}}}) +
+         NamedEvent("message_delta",
+                    {{"type", "message_delta"}, {"delta", Ending(end)}, {"usage", Usage(counts)}}) +
          NamedEvent("message_stop", {{"type", "message_stop"}});
 }
 

@@ -60,6 +60,12 @@ class GatewayApisTest(unittest.TestCase):
                 "messages": [{"role": "user", "content": QUESTION}], **keys}
         return self.anthropic.messages.create(**keys)
 
+    @staticmethod
+    def prompt_tokens(message):
+        """Of a message, those that were found too: Anthropic counts them apart."""
+        usage = message.usage
+        return usage.input_tokens + usage.cache_creation_input_tokens + usage.cache_read_input_tokens
+
     def test_a_response_is_what_a_chat_gives(self):
         chat = self.chat()
         response = self.respond()
@@ -106,15 +112,31 @@ class GatewayApisTest(unittest.TestCase):
         chat = self.chat()
         message = self.message()
         self.assertEqual(message.content[0].text, chat.choices[0].message.content)
-        self.assertEqual((message.usage.input_tokens, message.stop_reason), (chat.usage.prompt_tokens, "max_tokens"))
+        self.assertEqual((self.prompt_tokens(message), message.stop_reason), (chat.usage.prompt_tokens, "max_tokens"))
         with self.anthropic.messages.stream(model=MODEL, max_tokens=6, extra_body=GREEDY,
                                             messages=[{"role": "user", "content": QUESTION}]) as stream:
             text = "".join(stream.text_stream)
             final = stream.get_final_message()
         self.assertEqual((text, final.content[0].text, final.usage.output_tokens),
                          (message.content[0].text, text, message.usage.output_tokens))
+        self.assertEqual(self.prompt_tokens(final), chat.usage.prompt_tokens)
         counted = self.anthropic.messages.count_tokens(model=MODEL, messages=[{"role": "user", "content": QUESTION}])
-        self.assertEqual(counted.input_tokens, message.usage.input_tokens)
+        self.assertEqual(counted.input_tokens, chat.usage.prompt_tokens)
+
+    def test_messages_and_responses_say_how_much_of_their_prompt_was_found(self):
+        story = "A clock on a tower struck thirteen, and nobody in the town asked why. " * 6
+        asked = {"messages": [{"role": "user", "content": story}]}
+        tokens = self.anthropic.messages.count_tokens(model=MODEL, **asked).input_tokens
+        # Whole blocks of 16 tokens; the last token is always computed.
+        found = (tokens - 1) // 16 * 16
+        self.assertGreater(found, 64)
+        messages = [self.message(**asked), self.message(**asked)]
+        with self.anthropic.messages.stream(model=MODEL, max_tokens=6, extra_body=GREEDY, **asked) as stream:
+            messages.append(stream.get_final_message())
+        self.assertEqual([message.usage.cache_read_input_tokens for message in messages], [0, found, found])
+        self.assertEqual([self.prompt_tokens(message) for message in messages], [tokens] * 3)
+        usage = self.respond(input=story).usage
+        self.assertEqual((usage.input_tokens, usage.input_tokens_details.cached_tokens), (tokens, found))
 
     def test_a_stop_sequence_that_ends_a_message_is_named(self):
         text = self.message(max_tokens=12).content[0].text

@@ -44,6 +44,10 @@ enum class PlantedBug : uint8_t {
   kDrainUnnoticed,      // The scheduler is not told that a memory node was drained,
   kDrainIsLoss,         // or that this was no loss.
   kAddedTooLarge,       // It takes an added memory node for twice as large as it is.
+  kPlacesShared,        // All whose activations stay are told the first places for them.
+  kSpanElsewhere,       // A sequence gets slots of the node behind that of its span.
+  kTierTooSmall,        // A node's spill tier has fewer blocks than the scheduler counts on.
+  kScoreOff,            // The nodes score a token by another value.
 };
 
 }  // namespace lamina::sim

@@ -29,6 +29,9 @@ SimOptions WorldWith(PlantedBug bug, uint64_t seed) {
     case PlantedBug::kCachedMiscounted:
       world.prefix_cache = true;
       break;
+    case PlantedBug::kSpanElsewhere:
+      world.spans = true;
+      break;
     case PlantedBug::kHoleLeft:
     case PlantedBug::kDrainIsLoss:
       world.prefix_cache = world.spans = true;
@@ -45,6 +48,7 @@ SimOptions WorldWith(PlantedBug bug, uint64_t seed) {
     case PlantedBug::kSpillNotAwaited:
     case PlantedBug::kRestoreNotAwaited:
     case PlantedBug::kDropLost:
+    case PlantedBug::kTierTooSmall:
       world.spills = true;
       break;
     case PlantedBug::kCopyNotAwaited:
@@ -54,6 +58,7 @@ SimOptions WorldWith(PlantedBug bug, uint64_t seed) {
     case PlantedBug::kCopyDropLost:
       return WorldOfSpills(seed, /*kept=*/true, bug);
     case PlantedBug::kPathOfAnother:
+    case PlantedBug::kPlacesShared:
       world.paths = true;
       break;
     case PlantedBug::kHomeOfAnother:
@@ -121,7 +126,8 @@ INSTANTIATE_TEST_SUITE_P(
         PlantedBug::kTailsUncounted, PlantedBug::kClosedTooEarly, PlantedBug::kTailsWiped,
         PlantedBug::kCopyNotAwaited, PlantedBug::kCopyReadNotAwaited, PlantedBug::kCopyShifted,
         PlantedBug::kCopySkipLost, PlantedBug::kCopyDropLost, PlantedBug::kDrainUnnoticed,
-        PlantedBug::kDrainIsLoss, PlantedBug::kAddedTooLarge));
+        PlantedBug::kDrainIsLoss, PlantedBug::kAddedTooLarge, PlantedBug::kPlacesShared,
+        PlantedBug::kSpanElsewhere, PlantedBug::kTierTooSmall, PlantedBug::kScoreOff));
 
 // A node that has lost its slots and says that it has kept them is found out where sequences are
 // cut, too.

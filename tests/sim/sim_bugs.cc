@@ -51,6 +51,8 @@ void SimWorld::Mutate(plan::StepPlan& plan) {
     case PlantedBug::kDrainUnnoticed:
     case PlantedBug::kDrainIsLoss:
     case PlantedBug::kAddedTooLarge:
+    case PlantedBug::kTierTooSmall:
+    case PlantedBug::kScoreOff:
     case PlantedBug::kTokenStale:
     case PlantedBug::kTokenMissing:
     case PlantedBug::kSpillNotAwaited:
@@ -82,6 +84,17 @@ void SimWorld::Mutate(plan::StepPlan& plan) {
       for (plan::SequenceJoin& join : plan.joins) {
         const auto replicas = static_cast<uint32_t>(memory_nodes_.size());
         join.memory_node = (join.memory_node + (join.id % 3 == 0 ? 1 : 0)) % replicas;
+      }
+      return;
+    case PlantedBug::kPlacesShared:
+      for (plan::SequenceJoin& join : plan.joins) {
+        join.resident.place = 0;
+      }
+      return;
+    case PlantedBug::kSpanElsewhere:
+      for (plan::SlotAllocation& allocation : plan.allocations) {
+        const auto nodes = static_cast<uint32_t>(memory_nodes_.size());
+        allocation.memory_node = (allocation.memory_node + (plan.joins.empty() ? 1 : 0)) % nodes;
       }
       return;
     case PlantedBug::kHoleLeft:
@@ -172,6 +185,9 @@ void SimWorld::MutateCopies(plan::StepPlan& plan) const {
 void SimWorld::Mutate(plan::StepResult& result) {
   if (sim_.bug == PlantedBug::kTokenMissing && !result.tokens.empty()) {
     result.tokens.pop_back();
+  }
+  for (plan::ScoredTokens& scored : result.scores) {
+    scored.logprobs.back() -= sim_.bug == PlantedBug::kScoreOff ? 1.0f : 0.0f;
   }
   for (plan::SampledToken& token : result.tokens) {
     const auto last = last_token_.find(token.sequence);

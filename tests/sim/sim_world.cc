@@ -165,6 +165,11 @@ void SimWorld::MakeNodes(core::SchedulerOptions options) {
   if (sim_.bug == PlantedBug::kTailsUncounted && options.int8_tails > 1) {
     --options.int8_tails;
   }
+  for (core::MemoryNodeShare& node : options.memory_nodes) {
+    if (sim_.bug == PlantedBug::kTierTooSmall && node.spill.blocks > 0) {
+      --node.spill.blocks;
+    }
+  }
   nodes_ = std::make_unique<SimNodes>(options, epoch_, random_(), arenas_);
   nodes_->Plant(sim_.bug);
   nodes_->BindLanes(homes_);

@@ -222,6 +222,40 @@ TEST_F(InferenceServiceTest, TheBestNoneOfSeveralAreRefused) {
   EXPECT_EQ(refused.error_message(), "n is 0; it must be in [1, 128]");
 }
 
+TEST_F(InferenceServiceTest, BeamSearchesBeyondTheirBoundsAreRefused) {
+  struct Mistake {
+    uint32_t width = 0;
+    double length_penalty = 1;
+    uint32_t n = 1;
+    uint32_t best_of = 1;
+    const char* said = "";
+  };
+  for (const Mistake& mistake :
+       {Mistake{.width = 0, .said = "beam_width is 0; it must be in [1, 10]"},
+        Mistake{.width = 11, .said = "beam_width is 11; it must be in [1, 10]"},
+        Mistake{.width = 2, .length_penalty = 101, .said = "length_penalty"},
+        Mistake{.width = 2, .n = 3, .said = "n is 3 and beam_width 2"},
+        Mistake{.width = 2, .best_of = 2, .said = "best_of"}}) {
+    grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(60));
+    v1::GenerateRequest request;
+    request.set_text(" 1");
+    request.set_n(mistake.n);
+    if (mistake.best_of > 1) {
+      request.set_best_of(mistake.best_of);
+    }
+    request.mutable_beam_search()->set_width(mistake.width);
+    request.mutable_beam_search()->set_length_penalty(mistake.length_penalty);
+    v1::GenerateResponse response;
+    const auto stream = stub_->Generate(&context, request);
+    EXPECT_FALSE(stream->Read(&response)) << mistake.said;
+    const grpc::Status refused = stream->Finish();
+    EXPECT_EQ(refused.error_code(), grpc::StatusCode::INVALID_ARGUMENT) << mistake.said;
+    EXPECT_TRUE(absl::StrContains(refused.error_message(), mistake.said))
+        << refused.error_message();
+  }
+}
+
 TEST_F(InferenceServiceTest, ARequestIdThatIsTooLongIsRefusedAndLoggedNowhere) {
   SetUpLogging("coordinator", LogLevel::kInfo);
   testing::internal::CaptureStderr();

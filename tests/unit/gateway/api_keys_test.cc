@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <fstream>
+#include <string>
 
 namespace lamina::gateway {
 namespace {
@@ -29,6 +30,18 @@ TEST(ApiKeysTest, OnlyWholeKeysAreAllowed) {
                             "Bearer alphaa", "Bearer alpha beta"}) {
     EXPECT_FALSE(keys.Allows(wrong)) << wrong;
   }
+}
+
+// Requests of one key are alike however its header is written, and no other's are.
+TEST(ApiKeysTest, EachKeyHasASaltOfItsOwn) {
+  const ApiKeys keys({"alpha", "beta"});
+  const std::string alpha = keys.SaltOf("Bearer alpha");
+
+  EXPECT_EQ(alpha.size(), 32u);
+  EXPECT_EQ(alpha.find("alpha"), std::string::npos);
+  EXPECT_EQ(keys.SaltOf("bearer  alpha "), alpha);
+  EXPECT_NE(keys.SaltOf("Bearer beta"), alpha);
+  EXPECT_EQ(ApiKeys().SaltOf("Bearer alpha"), "");
 }
 
 TEST(ApiKeysTest, FilesHaveOneKeyPerLine) {

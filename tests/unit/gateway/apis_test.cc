@@ -196,7 +196,6 @@ TEST(MessagesTest, AnswersHaveBlocks) {
   EXPECT_EQ(whole["content"], Json::parse(R"([{"type":"thinking","thinking":"Hm.","signature":""},
       {"type":"text","text":"Well."},{"type":"tool_use","id":"c1","name":"f","input":{"x":1}}])"));
   EXPECT_EQ(whole["stop_reason"], "tool_use");
-  EXPECT_EQ(whole["usage"], Json::parse(R"({"input_tokens":3,"output_tokens":9})"));
 
   const std::string stream = StreamOf(*translated->format);
   EXPECT_THAT(Names(stream),
@@ -207,6 +206,25 @@ TEST(MessagesTest, AnswersHaveBlocks) {
                           "message_delta", "message_stop"));
   EXPECT_EQ(Events(stream)[8].second["index"], 2);
   EXPECT_EQ(Events(stream)[8].second["content_block"]["name"], "f");
+}
+
+// Anthropic's clients add up the three counts of a prompt's tokens.
+TEST(MessagesTest, TokensThatWereFoundAreNoInputTokens) {
+  const auto translated = TranslateMessages(
+      Json::parse(R"({"model":"m","max_tokens":1,"messages":[{"role":"user","content":"x"}]})"),
+      false);
+  AnswerFormat& format = *translated->format;
+  const TokenCounts counts = {.prompt = 40, .completion = 9, .cached = 32};
+  const Json found = Json::parse(R"({"input_tokens":8,"cache_creation_input_tokens":0,
+      "cache_read_input_tokens":32,"output_tokens":9})");
+  EXPECT_EQ(Json::parse(format.Whole(Everything(), counts))["usage"], found);
+
+  // How many were found is not known yet when a stream begins.
+  EXPECT_EQ(Events(format.Begin({.prompt = 40})).front().second["message"]["usage"],
+            Json::parse(R"({"input_tokens":40,"cache_creation_input_tokens":0,
+                "cache_read_input_tokens":0,"output_tokens":0})"));
+  const auto end = Events(format.End({client::FinishReason::kStop, false, ""}, counts));
+  EXPECT_EQ(end.front().second["usage"], found);
 }
 
 TEST(MessagesTest, AStopSequenceThatEndsAnAnswerIsNamed) {

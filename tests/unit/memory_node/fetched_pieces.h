@@ -6,6 +6,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
 #include <vector>
 
@@ -104,6 +105,18 @@ inline void ExpectActivations(UnitCluster& cluster, const Place& at, const plan:
 
 inline constexpr BFloat16 kMine = {.bits = 0xabcd};
 
+// Behind a piece of so many bytes its windows are as they were: zero at first, then as the test
+// filled them for every piece.
+inline void ExpectNothingBehind(UnitCluster& cluster, const Place& at, size_t bytes) {
+  const BFloat16* const come = cluster.Fetched(at.node, at.lane, at.piece);
+  const BFloat16* const end =
+      come + cluster.FetchedRoom(at.node, at.lane, at.piece) / sizeof(BFloat16);
+  EXPECT_EQ(std::count_if(come + bytes / sizeof(BFloat16), end,
+                          [](BFloat16 x) { return x.bits != 0 && x.bits != kMine.bits; }),
+            0)
+      << "behind piece " << at.piece;
+}
+
 // The first slots of each head are the compute node's to write: they are as it left them.
 inline void ExpectBehindRecomputed(UnitCluster& cluster, const Place& at,
                                    const plan::FetchPiece& piece, const Runs& runs,
@@ -164,9 +177,10 @@ inline uint64_t ExpectPieces(UnitCluster& cluster, const UnitCluster::Step& step
     const uint32_t first_head = config.partition == Partition::kHead ? config.heads[node].first : 0;
     plan::PiecesOf(part, runs.runs, plan::FetchLimitsOf(config), pieces);
     for (const plan::FetchPiece& piece : pieces) {
-      cluster.AwaitPiece(
-          node, step.spec.lane, next,
-          plan::PieceBytes(piece, part.head_dim, plan::ActivationPartOf(config, node).count));
+      const size_t bytes =
+          plan::PieceBytes(piece, part.head_dim, plan::ActivationPartOf(config, node).count);
+      cluster.AwaitPiece(node, step.spec.lane, next, bytes);
+      ExpectNothingBehind(cluster, {node, step.spec.lane, next}, bytes);
       if (piece.activations()) {
         ExpectActivations(cluster, {node, step.spec.lane, next}, piece, runs, layer);
         cluster.FillFetched(node, step.spec.lane, next, kMine);

@@ -22,9 +22,11 @@ using Step = UnitCluster::Step;
 // step all of it, and no tile of K and V.
 TEST(KvStreamTest, RecomputedTokensComeAsActivations) {
   constexpr uint32_t kWidth = 40;
-  // Windows with all heads of the longest sequence; then of several.
+  // Windows with all heads of the longest sequence; then of several, which nodes write themselves.
   for (const uint64_t bytes : {3 * kLeast, 16 * kLeast}) {
-    UnitCluster cluster({.fetch_bytes = bytes, .activation_width = kWidth});
+    UnitCluster cluster({.fetch_bytes = bytes,
+                         .activation_width = kWidth,
+                         .transport = bytes == 3 * kLeast ? "fake://" : "shm://"});
     cluster.FillWindows(0, 0, kMine);
     cluster.Start();
     cluster.Run({.step = 1, .prompts = {{0, 40}, {1, 700}, {2, 16}}});

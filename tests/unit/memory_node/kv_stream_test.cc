@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -28,25 +29,32 @@ namespace {
 
 using Step = UnitCluster::Step;
 
+void ExpectTokensAndZeros(uint64_t bytes, const std::string& transport) {
+  UnitCluster cluster({.fetch_bytes = bytes, .transport = transport});
+  cluster.Start();
+  cluster.Run({.step = 1, .prompts = {{0, 40}, {1, 700}, {2, 16}}});
+  // Windows are filled anew with other runs, over what was there.
+  uint64_t pieces = 0;
+  for (uint64_t number = 2; number <= 5; ++number) {
+    const Step step = cluster.MakeStep(
+        {.step = number,
+         .rows = number % 2 == 0 ? std::vector<uint32_t>{1, 0, 2} : std::vector<uint32_t>{2, 0}});
+    cluster.PushPlan(step);  // No window of the step has come, and none is waited for.
+    pieces += ExpectPieces(cluster, step, 0, pieces + 1);
+    for (uint32_t layer = 0; layer < cluster.config().layers.size(); ++layer) {
+      cluster.RunUnit(step, layer);
+    }
+  }
+  EXPECT_GE(pieces, 8u);
+  cluster.Stop();
+}
+
 TEST(KvStreamTest, PiecesHaveTheTokensBeforeTheStepAndZeros) {
   for (const uint64_t bytes : {kLeast, 3 * kLeast, 16 * kLeast}) {
-    UnitCluster cluster({.fetch_bytes = bytes});
-    cluster.Start();
-    cluster.Run({.step = 1, .prompts = {{0, 40}, {1, 700}, {2, 16}}});
-    // Windows are filled anew with other runs, over what was there.
-    uint64_t pieces = 0;
-    for (uint64_t number = 2; number <= 5; ++number) {
-      const Step step = cluster.MakeStep(
-          {.step = number,
-           .rows = number % 2 == 0 ? std::vector<uint32_t>{1, 0, 2} : std::vector<uint32_t>{2, 0}});
-      cluster.PushPlan(step);  // No window of the step has come, and none is waited for.
-      pieces += ExpectPieces(cluster, step, 0, pieces + 1);
-      for (uint32_t layer = 0; layer < cluster.config().layers.size(); ++layer) {
-        cluster.RunUnit(step, layer);
-      }
+    for (const char* transport : {"fake://", "shm://"}) {
+      SCOPED_TRACE(transport);
+      ExpectTokensAndZeros(bytes, transport);
     }
-    EXPECT_GE(pieces, 8u);
-    cluster.Stop();
   }
 }
 
@@ -122,8 +130,12 @@ std::vector<std::byte> Int8PieceOf(UnitCluster& cluster, const plan::FetchPiece&
 }
 
 // Nothing comes of blocks that the compute node makes from token numbers.
-void ExpectInt8Pieces(uint64_t bytes, uint32_t made_tokens_max, uint32_t recomputed) {
-  UnitCluster cluster({.fetch_bytes = bytes, .made_tokens_max = made_tokens_max, .int8_tails = 4});
+void ExpectInt8Pieces(uint64_t bytes, uint32_t made_tokens_max, uint32_t recomputed,
+                      const std::string& transport = "fake://") {
+  UnitCluster cluster({.fetch_bytes = bytes,
+                       .made_tokens_max = made_tokens_max,
+                       .int8_tails = 4,
+                       .transport = transport});
   cluster.FillWindows(0, 0, kMine);
   cluster.Start();
   cluster.Run({.step = 1, .prompts = {{0, 62}, {1, 700}, {2, 16}}});
@@ -140,6 +152,7 @@ void ExpectInt8Pieces(uint64_t bytes, uint32_t made_tokens_max, uint32_t recompu
       for (const plan::FetchPiece& piece : pieces) {
         const std::vector<std::byte> wanted = Int8PieceOf(cluster, piece, runs, layer);
         cluster.AwaitPiece(0, 0, next, wanted.size());
+        ExpectNothingBehind(cluster, {.piece = next}, wanted.size());
         EXPECT_EQ(std::memcmp(cluster.Fetched(0, 0, next), wanted.data(), wanted.size()), 0)
             << "step " << number << " layer " << layer << " piece " << next;
         cluster.FillFetched(0, 0, next, kMine);
@@ -155,7 +168,10 @@ void ExpectInt8Pieces(uint64_t bytes, uint32_t made_tokens_max, uint32_t recompu
 
 TEST(KvStreamTest, ClosedBlocksComeAsInt8AndTheOpenOneAsItIs) {
   for (const uint64_t bytes : {kLeast, 16 * kLeast}) {
-    ExpectInt8Pieces(bytes, /*made_tokens_max=*/0, /*recomputed=*/0);
+    for (const char* transport : {"fake://", "shm://"}) {
+      SCOPED_TRACE(transport);
+      ExpectInt8Pieces(bytes, /*made_tokens_max=*/0, /*recomputed=*/0, transport);
+    }
   }
 }
 

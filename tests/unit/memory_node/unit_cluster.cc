@@ -10,6 +10,7 @@
 #include "plan/epoch_shape.h"
 #include "plan/fetch_pieces.h"
 #include "transport/link_probe.h"
+#include "transport/shm/shm_transport.h"
 
 namespace lamina::memory_node {
 namespace {
@@ -36,7 +37,7 @@ plan::EpochConfig ConfigOf(const UnitClusterOptions& options) {
                            .partition = options.partition,
                            .heads = ConsecutiveRanges(options.heads),
                            .span_tokens = options.span_tokens,
-                           .transport = "fake://"};
+                           .transport = options.transport};
   config.int8_tails = options.int8_tails;
   config.made_tokens_max = options.made_tokens_max;
   if (options.fetch_bytes > 0) {
@@ -84,7 +85,11 @@ plan::EpochConfig ConfigOf(const UnitClusterOptions& options) {
 
 UnitCluster::UnitCluster(const UnitClusterOptions& options)
     : options_(options), config_(ConfigOf(options)), layout_(LayoutOf(config_)) {
-  if (!options_.make_transport) {
+  if (!options_.make_transport && options_.transport == "shm://") {
+    options_.make_transport = [](DeviceMemory* device) {
+      return transport::MakeShmTransport(device);
+    };
+  } else if (!options_.make_transport) {
     network_ = std::make_unique<transport::FakeNetwork>(options_.network);
     options_.make_transport = [this](DeviceMemory* device) {
       return network_->MakeTransport(device);

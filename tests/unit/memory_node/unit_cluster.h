@@ -67,7 +67,9 @@ struct UnitClusterOptions {
   // Where K and V lie; the processor's if not set. Query windows lie in `window_memory` if it is.
   kernels::KvDeviceMaker make_device;
   DeviceMemory* window_memory = nullptr;
-  // fake:// with these options, if not set.
+  // Over shm:// nodes write K and V into windows themselves.
+  std::string transport = "fake://";
+  // If not set: shm:// where that is the transport, else fake:// with these options.
   std::function<std::unique_ptr<transport::Transport>(DeviceMemory*)> make_transport;
   transport::FakeNetworkOptions network = {};
 };
