@@ -147,8 +147,10 @@ absl::Status NodeAdmission::CheckRoom(const NodeHello& hello, bool holds_kv) con
              : absl::FailedPreconditionError(absl::StrCat(
                    identity.is_memory ? "memory node " : "compute node ", identity.name, " has ",
                    FormatBytes(identity.capacity_bytes), ": room for ", slots, " tokens",
-                   options_.kv.has_both() ? " of each form" : "", TailWords(),
-                   ", but one request may have ", least,
+                   options_.kv.has_both() ? " of each form"
+                   : hybrid_percent() > 0 ? " of fetch_hybrid, and of the other policies"
+                                          : "",
+                   TailWords(), ", but one request may have ", least,
                    " (limits.sequence_tokens_max); raise its capacity to ",
                    FormatBytes(CapacityFor(wanted)), " or lower the limit"));
 }

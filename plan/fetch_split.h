@@ -114,7 +114,8 @@ FetchSplit SplitTokensBySpan(uint32_t before, uint32_t tokens, uint32_t share, u
 // How many of a sequence's first tokens do not come by the path, where `released` of them have no
 // slots. Tokens that are chosen, heads that stream and INT8 have rules of their own: 0 there.
 inline uint32_t HiddenOf(const EpochConfig& config, AttentionPath path, uint32_t released) {
-  const bool split = path == AttentionPath::kFetch || path == AttentionPath::kRecompute;
+  const bool split = path == AttentionPath::kFetch || path == AttentionPath::kRecompute ||
+                     path == AttentionPath::kHybrid;
   return split && config.KvFormOf(path) == KvForm::kBF16 ? released : 0;
 }
 

@@ -224,7 +224,7 @@ TEST(StepRowsTest, SlotsOfASpanAreOfTwoKinds) {
                                  .sequence_tokens_max = 1024,
                                  .layers = {{.query_heads = 2, .kv_heads = 1, .head_dim = 32}},
                                  .compute_nodes = {"c0"},
-                                 .attention_paths = {AttentionPath::kFetch},
+                                 .attention_paths = {AttentionPath::kHybrid},
                                  .fetch_bytes = 1 << 20,
                                  .activation_width = 40,
                                  .activation_share = 512,
@@ -233,7 +233,7 @@ TEST(StepRowsTest, SlotsOfASpanAreOfTwoKinds) {
                                  .partition = Partition::kTokenRange,
                                  .span_tokens = 256};
   plan::StepPlan plan{.step = 5};
-  plan.joins.push_back({.id = 1, .path = AttentionPath::kFetch});
+  plan.joins.push_back({.id = 1, .path = AttentionPath::kHybrid});
   plan.allocations = {{1, {0, 256}, 0}, {1, {32, 40}, 1}};
   plan.chunks = {{.sequence = 1, .first_token = 200, .tokens = 40}};
   plan::SlotTables tables({.node = 1, .slots = 1024, .span_tokens = 256, .holds_all = true});

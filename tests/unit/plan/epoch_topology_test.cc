@@ -257,7 +257,7 @@ TEST(EpochTopologyCreateTest, NoAttentionPathIsRefused) {
 
 TEST(EpochTopologyCreateTest, AnAttentionPathOfALaterVersionIsRefused) {
   EpochConfig config = Config();
-  config.attention_paths = AttentionPaths::FromBits(1u << 7 | 1u);
+  config.attention_paths = AttentionPaths::FromBits(1u << 8 | 1u);
   ExpectRefused(config, "attention paths 129; this version knows 127");
 }
 

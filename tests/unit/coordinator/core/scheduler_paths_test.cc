@@ -238,9 +238,9 @@ TEST_F(SchedulerPathsTest, PlacesAreThoseOfOnePath) {
   SchedulerOptions options = SmallOptions();
   options.running_max = 2;
   options.resident_tokens = 64;
-  options.resident_path = AttentionPath::kFetch;
+  options.resident_path = AttentionPath::kHybrid;
   Make(options);
-  ASSERT_TRUE(SubmitTo(AttentionPath::kFetch, 1, 20, 90).ok());
+  ASSERT_TRUE(SubmitTo(AttentionPath::kHybrid, 1, 20, 90).ok());
   Steps(2);
   EXPECT_EQ(joins_[1].resident, (plan::ResidentTokens{.first = 0, .tokens = 32, .place = 0}));
   ASSERT_TRUE(SubmitTo(AttentionPath::kRecompute, 2, 20, 40).ok());
