@@ -24,7 +24,7 @@ std::unique_ptr<core::ServiceOrder> MakeOrder(bool priority) {
   return priority ? core::MakePriorityOrder() : core::MakeFirstComeFirstServed();
 }
 
-// Of several policies fetch_hybrid is told of its own requests alone.
+// Where there are several policies fetch_hybrid is told of its own requests alone.
 bool CountsForHybrid(const EngineOptions& options, const core::SchedulerStats::LaneStats& lane) {
   return !HasSeveralPolicies(options) || lane.path == plan::AttentionPath::kHybrid;
 }

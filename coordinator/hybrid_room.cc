@@ -31,7 +31,7 @@ uint64_t SlotsOfEach(const TokenBytes& bytes, uint32_t percent, uint64_t capacit
       std::min(own / std::max(bytes.kv, bytes.activation), (capacity - own) / bytes.kv));
 }
 
-// Up to 200 bytes more than the least one.
+// In whole hundreds of bytes, as parts are counted.
 uint64_t CapacityForEach(const TokenBytes& bytes, uint32_t percent, uint64_t slots) {
   const auto hundredths = [](uint64_t part, uint32_t parts) { return (part + parts - 1) / parts; };
   return 100 * std::max(hundredths(slots * std::max(bytes.kv, bytes.activation), percent),

@@ -89,7 +89,7 @@ struct SchedulerStats {
     uint64_t step_planned = 0;
     uint64_t step_done = 0;
     bool prefill = false;
-    std::optional<plan::AttentionPath> path = {};  // Of its sequences; nothing: it has none.
+    std::optional<plan::AttentionPath> path = {};  // That of its sequences; none: it is empty.
   };
   std::vector<LaneStats> lanes;  // Prefill lanes last.
 };

@@ -459,7 +459,6 @@ TEST(CheckFetchTest, WithActivationsAllHeadsFitAndTheActivations) {
 
 TEST(CheckFetchTest, KindsOfSlotsAreAShareOfActivations) {
   EpochConfig config = Fetching();
-  config.attention_paths = {AttentionPath::kHybrid};
   config.activation_width = kWidth;
   config.fetch_bytes = 3 * 8 * (1008 + kFetchTile) * kSlotBytes;
   config.activation_share = SlotKinds::kUnit;

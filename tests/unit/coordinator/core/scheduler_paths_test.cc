@@ -249,6 +249,25 @@ TEST_F(SchedulerPathsTest, PlacesAreThoseOfOnePath) {
   EXPECT_TRUE(scheduler_->Audit().ok());
 }
 
+// A request is as long as slots of its path have room for, however many the others have.
+TEST_F(SchedulerPathsTest, SequencesLiveInSlotsOfTheirPath) {
+  SchedulerOptions options = SmallOptions();
+  options.lanes = 2;
+  options.memory_nodes = {
+      {.name = "a", .slots = 200, .paths = {AttentionPath::kRemote, AttentionPath::kFetch}},
+      {.name = "a", .slots = 50, .paths = {AttentionPath::kHybrid}}};
+  Make(options);
+  ASSERT_TRUE(SubmitTo(AttentionPath::kHybrid, 1, 20, 30).ok());
+  ASSERT_TRUE(SubmitTo(AttentionPath::kRemote, 2, 20, 30).ok());
+  EXPECT_EQ(SubmitTo(AttentionPath::kHybrid, 3, 40, 90).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_TRUE(SubmitTo(AttentionPath::kFetch, 4, 40, 90).ok());
+  RunUntilIdle();
+  EXPECT_EQ(joins_[1].memory_node, 1u);
+  EXPECT_EQ(joins_[2].memory_node, 0u);
+  EXPECT_EQ(joins_[4].memory_node, 0u);
+  EXPECT_TRUE(scheduler_->Audit().ok());
+}
+
 // Between shares of their own size a third request would find 32 places twice, and never 48.
 TEST_F(SchedulerPathsTest, ShortRequestsLeaveNoGapsThatAreTooSmall) {
   SchedulerOptions options = SmallOptions();
