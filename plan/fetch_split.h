@@ -8,7 +8,7 @@
 //   (SequenceJoin::bare_tokens) K and V alone. The step's plan says of how many of those that have
 //   slots K and V are made again: first of those whose activations the compute node keeps
 //   (SequenceJoin::resident), then of the first ones that have some at the memory node.
-// - Path fetch: where a slot holds one of them (policy fetch_hybrid), the token's slot says it. Of
+// - Path hybrid: a slot holds one of them, and the token's slot says which. Of
 //   activations that the compute node keeps nothing comes.
 // - Path recompute where K and V are made from token numbers (EpochConfig::made_tokens_max): memory
 //   nodes keep K and V alone. The step's plan says of how many tokens, of each run alike. Nothing
