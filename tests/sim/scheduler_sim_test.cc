@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Some 14,100 worlds of a dozen kinds, hundreds of seeds of each: every client sees exactly its
+// Some 14,900 worlds of a dozen kinds, hundreds of seeds of each: every client sees exactly its
 // tokens, every slot has one owner, everything ends. On a failure the message names the seed to
 // replay; the test's options say which words go with it. night.py runs many more of them.
 
