@@ -2,7 +2,6 @@
 #include "compute_node/local_kv.h"
 
 #include <algorithm>
-#include <iterator>
 #include <numeric>
 #include <utility>
 
@@ -82,14 +81,11 @@ absl::Status LocalKv::AddRows(uint32_t lane, plan::SequenceId id, uint32_t first
   return absl::OkStatus();
 }
 
-// From the first to the last row of the step's tail, which are in order.
 void LocalKv::FindRead(const Lane& lane) {
-  const auto before = [](const TailRow& tail, uint32_t row) { return tail.row < row; };
   for (Rows& rows : steps_[lane.index]) {
-    const auto first = std::lower_bound(lane.tail.begin(), lane.tail.end(), rows.first_row, before);
-    const auto end = std::lower_bound(first, lane.tail.end(), rows.first_row + rows.tokens, before);
-    rows.read_from = first == end ? 0 : first->row - rows.first_row;
-    rows.read = first == end ? 0 : std::prev(end)->row - first->row + 1;
+    const RowRange read = RowsRead(lane, rows.first_row, rows.tokens);
+    rows.read_from = read.count == 0 ? 0 : read.first - rows.first_row;
+    rows.read = read.count;
   }
 }
 

@@ -112,6 +112,9 @@ TEST_F(StepLayoutTest, OfChunksTheLastTokenOfTheLastIsSampledForForksToo) {
   EXPECT_EQ(lane_.tail[1].sequence, 3u);
   EXPECT_THAT(TailRows(), ElementsAre(23u, 23u));
   EXPECT_TRUE(lane_.pinned);
+  EXPECT_EQ(RowsRead(lane_, 0, 16).count, 0u);
+  EXPECT_EQ(RowsRead(lane_, 16, 8).first, 23u);
+  EXPECT_EQ(RowsRead(lane_, 16, 8).count, 1u);
 }
 
 TEST_F(StepLayoutTest, EveryTokenThatHasASuccessorIsScored) {
