@@ -157,7 +157,8 @@ class ComputeDevice {
   // Errors: kInternal  the device has failed for good; the process must be started again.
   virtual absl::Status Begin() = 0;
 
-  // Memory of the device, and of the host for copies to and from it, as zeros.
+  // Memory of the device, and of the host for copies to and from it, as zeros. Where the device is
+  // the host it begins with a cache line.
   // Errors: kResourceExhausted  says how much was asked for.
   virtual absl::StatusOr<Buffer> Allocate(size_t bytes) = 0;
   virtual absl::StatusOr<Buffer> AllocateHost(size_t bytes) = 0;

@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <cstring>
+#include <memory>
+#include <new>
 #include <utility>
 
 #include "common/clock.h"
@@ -13,6 +16,9 @@
 
 namespace lamina::kernels {
 namespace {
+
+// Rows of a multiple of 64 bytes then begin with a line, so that no vector lies in two.
+constexpr std::align_val_t kLine{64};
 
 class CpuChunkAttention final : public ChunkAttention {
  public:
@@ -171,8 +177,10 @@ class CpuComputeDevice final : public ComputeDevice {
   absl::Status Begin() override { return absl::OkStatus(); }
 
   absl::StatusOr<Buffer> Allocate(size_t bytes) override {
-    auto owner = std::make_shared<std::vector<std::byte>>(bytes);
-    return Buffer{.data = owner->data(), .bytes = bytes, .owner = owner};
+    auto* const data = static_cast<std::byte*>(::operator new(bytes, kLine));
+    std::shared_ptr<void> owner(data, [](std::byte* all) { ::operator delete(all, kLine); });
+    std::memset(data, 0, bytes);
+    return Buffer{.data = data, .bytes = bytes, .owner = std::move(owner)};
   }
   absl::StatusOr<Buffer> AllocateHost(size_t bytes) override { return Allocate(bytes); }
 

@@ -8,6 +8,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <numeric>
 #include <string>
 #include <vector>
@@ -71,6 +72,9 @@ TEST_F(ComputeDeviceSuite, MemoryBeginsAsZeros) {
     EXPECT_EQ(device->bytes, bytes);
     EXPECT_EQ(Download<uint8_t>(device->data, bytes), std::vector<uint8_t>(bytes, 0));
     EXPECT_EQ(Download<uint8_t>(host->data, bytes), std::vector<uint8_t>(bytes, 0));
+    if (device_->is_host()) {
+      EXPECT_EQ(reinterpret_cast<uintptr_t>(device->data) % 64, 0u) << bytes;
+    }
   }
 }
 
