@@ -36,10 +36,10 @@ class ScratchAttention {
   absl::Status Attend(Lane& lane);
 
  private:
-  // The chunks of a lane's step.
+  // The chunks of a lane's step; those of the model's last layer say which outputs are read.
   struct Chunks {
     std::vector<kernels::ChunkItem> items;
-    std::vector<kernels::ChunkItem> of_last;  // The same in the model's last layer.
+    std::vector<kernels::ChunkItem> of_last;
   };
 
   const WorkerContext& context_;

@@ -102,8 +102,8 @@ class ChunkAttention {
   virtual uint64_t bytes() const = 0;  // Memory of K and V.
 
   // Stores k and v of the items' rows in their slots, then attends over them those rows whose
-  // outputs are read. Does not wait for the device. The bits are those of kernels/attention.h in canonical arithmetic; in any,
-  // chunks do not change a row's.
+  // outputs are read. Does not wait for the device. The bits are those of kernels/attention.h in
+  // canonical arithmetic; in any, chunks do not change a row's.
   // Shapes: qkv  [rows, q | k | v] of the layer, out  [rows, query heads * head_dim], both in the
   //         device's memory; other rows are left alone. Items' rows ascend without gaps.
   // Errors: kInternal  the device failed; says how.

@@ -414,7 +414,7 @@ TEST_P(MadeBehindTheSliceTest, IsNoPartOfTheSlicesTime) {
 
 using ScratchPathTest = AttentionPathTest;
 
-// Of prompts in chunks. Outputs that nobody reads are left as they are.
+// Outputs of prompts in chunks that nobody reads are left as they are.
 TEST_P(ScratchPathTest, TheLastLayerAttendsForRowsThatAreReadAlone) {
   plan::StepPlan plan;
   Join(1, 90, plan);

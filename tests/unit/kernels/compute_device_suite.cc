@@ -329,11 +329,12 @@ TEST_F(ComputeDeviceSuite, ChunksAttendForRowsThatAreReadAlone) {
   const auto attend = [&](uint32_t layer, const ChunkItem& item) {
     const auto out = device_->Allocate(outputs * sizeof(BFloat16));
     EXPECT_TRUE(out.ok()) << out.status();
-    auto* const first = reinterpret_cast<BFloat16*>(qkv->data) +
-                        size_t{item.first_position} * shape.qkv_width();
-    const absl::Status attended = (*attention)->Attend(
-        layer, {&item, 1}, Packed(first, kRows, shape.qkv_width()),
-        Packed(reinterpret_cast<BFloat16*>(out->data), kRows, shape.q_width()));
+    auto* const first =
+        reinterpret_cast<BFloat16*>(qkv->data) + size_t{item.first_position} * shape.qkv_width();
+    const absl::Status attended =
+        (*attention)
+            ->Attend(layer, {&item, 1}, Packed(first, kRows, shape.qkv_width()),
+                     Packed(reinterpret_cast<BFloat16*>(out->data), kRows, shape.q_width()));
     EXPECT_TRUE(attended.ok()) << attended;
     return Download<uint16_t>(out->data, outputs);
   };
