@@ -412,10 +412,10 @@ TEST_P(MadeBehindTheSliceTest, IsNoPartOfTheSlicesTime) {
   paths_->EndStep(lane);
 }
 
-using ScratchPathTest = AttentionPathTest;
+using LastLayerTest = AttentionPathTest;
 
 // Outputs of prompts in chunks that nobody reads are left as they are.
-TEST_P(ScratchPathTest, TheLastLayerAttendsForRowsThatAreReadAlone) {
+TEST_P(LastLayerTest, ItAttendsForRowsThatAreReadAlone) {
   plan::StepPlan plan;
   Join(1, 90, plan);
   Join(2, 30, plan);
@@ -439,17 +439,18 @@ TEST_P(ScratchPathTest, TheLastLayerAttendsForRowsThatAreReadAlone) {
   paths_->EndStep(lane);
 }
 
-// Those whose prompts attend over the scratch.
-std::vector<Case> CasesWithScratch() {
+// Those whose prompts attend over the scratch, or where K and V are the compute node's own.
+std::vector<Case> CasesOfPlainPrompts() {
+  using plan::AttentionPath;
   std::vector<Case> cases = Cases();
   std::erase_if(cases, [](const Case& one) {
-    return one.toy ||
-           (one.kind != plan::AttentionPath::kRemote && one.kind != plan::AttentionPath::kFetch);
+    return one.toy || (one.kind != AttentionPath::kRemote && one.kind != AttentionPath::kFetch &&
+                       one.kind != AttentionPath::kLocal);
   });
   return cases;
 }
 
-INSTANTIATE_TEST_SUITE_P(Paths, ScratchPathTest, ::testing::ValuesIn(CasesWithScratch()),
+INSTANTIATE_TEST_SUITE_P(Paths, LastLayerTest, ::testing::ValuesIn(CasesOfPlainPrompts()),
                          [](const auto& test) { return std::string(test.param.name); });
 INSTANTIATE_TEST_SUITE_P(Paths, HeadsInTurnTest,
                          ::testing::ValuesIn(CasesChosenByHead(/*weighed=*/true)),
