@@ -439,13 +439,12 @@ TEST_P(LastLayerTest, ItAttendsForRowsThatAreReadAlone) {
   paths_->EndStep(lane);
 }
 
-// Those whose prompts attend over the scratch, or where K and V are the compute node's own.
+// Those that neither choose tokens nor have heads that stream.
 std::vector<Case> CasesOfPlainPrompts() {
   using plan::AttentionPath;
   std::vector<Case> cases = Cases();
   std::erase_if(cases, [](const Case& one) {
-    return one.toy || (one.kind != AttentionPath::kRemote && one.kind != AttentionPath::kFetch &&
-                       one.kind != AttentionPath::kLocal);
+    return one.toy || one.kind == AttentionPath::kSparse || one.kind == AttentionPath::kStreaming;
   });
   return cases;
 }

@@ -310,10 +310,11 @@ TEST_F(ComputeDeviceSuite, SamplesTheTokensOfTheHost) {
 
 // K and V of the others are stored all the same: the next chunk attends over them.
 TEST_F(ComputeDeviceSuite, ChunksAttendForRowsThatAreReadAlone) {
+  constexpr uint32_t kLayers = 2;
   constexpr uint32_t kRows = 30;
   const AttentionDescriptor shape = {
       .query_heads = 4, .kv_heads = 2, .head_dim = 32, .scale = 0.2f};
-  auto attention = device_->MakeChunkAttention({.layers = {shape, shape},
+  auto attention = device_->MakeChunkAttention({.layers = {kLayers, shape},
                                                 .slots = 2 * kRows,
                                                 .context_tokens_max = 2 * kRows,
                                                 .query_tokens_max = kRows});
