@@ -8,6 +8,7 @@
 
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -34,6 +35,13 @@ struct Int8Run {
   size_t q_stride = 0;
   BFloat16* out = nullptr;
   size_t out_stride = 0;
+  // Outputs are read of `read` of these tokens, from `read_from` on, or of as many as there are;
+  // the others do not attend. Requires: read_from <= tokens.
+  uint32_t read_from = 0;
+  uint32_t read = UINT32_MAX;
+
+  uint32_t first_read() const { return first_token + read_from; }
+  uint32_t read_end() const { return first_read() + std::min(read, tokens - read_from); }
 };
 
 class Int8Runs {
