@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "kernels/cpu/attention_internal.h"
+#include "kernels/cpu/attention_kept.h"
 #include "kernels/cpu/weight_sums.h"
 #include "tests/unit/kernels/attention_fixture.h"
 
@@ -80,7 +81,7 @@ TEST(AttentionWeightsTest, KernelsAddThemToTheBitAsPlainLoopsDo) {
   };
   constexpr Heads kHeads[] = {{1, 1}, {2, 1}, {1, 3}, {4, 1}, {5, 1},
                               {2, 3}, {7, 1}, {2, 4}, {1, 9}};
-  constexpr uint32_t kTokens[] = {1, 15, 17, 255, 256, 257, 600, 1000};
+  constexpr uint32_t kTokens[] = {1, 15, 17, 255, 256, 257, 600, 1000, 2100};
   uint32_t seed = 0;
   for (const size_t threads : {1, 4}) {
     ThreadPool pool({.threads = threads});
@@ -110,7 +111,7 @@ TEST(AttentionWeightsTest, KernelsAddThemToTheBitAsPlainLoopsDo) {
 // Tiles have several sizes, items of a call share its memory, and calls with one scratch do.
 TEST(AttentionWeightsTest, TilesUseTheMemoryOfOthersAgain) {
   constexpr uint32_t kQueries = 40;
-  constexpr uint32_t kCuts[] = {0, 1, 17, kQueries};
+  constexpr uint32_t kCuts[] = {0, 1, 1, 17, kQueries};  // One item has no queries.
   const AttentionDescriptor d = Descriptor(16, 5, 3);
   for (const size_t threads : {1, 4}) {
     ThreadPool pool({.threads = threads});
@@ -145,6 +146,48 @@ TEST(AttentionWeightsTest, TilesUseTheMemoryOfOthersAgain) {
   }
 }
 
+// Many heads of short rows end at about the same time; few of a long row are cut into runs, which
+// keep what they have in one place.
+TEST(AttentionWeightsTest, WorkersThatEndTogetherAddEachHeadOnceInOrder) {
+  struct Shape {
+    uint32_t kv_heads;
+    uint32_t group;
+    uint32_t tokens;
+    uint32_t rows;
+  };
+  constexpr Shape kShapes[] = {{24, 1, 290, 12}, {3, 8, 40, 30}, {2, 1, 6000, 1}, {1, 3, 5000, 2}};
+  constexpr int kCalls = 20;
+  ThreadPool pool({.threads = 8});
+  for (const Shape& shape : kShapes) {
+    const AttentionDescriptor d = Descriptor(64, shape.kv_heads, shape.group);
+    const AttentionCase c{
+        .descriptor = d, .tokens = shape.tokens, .queries = shape.rows, .run_max = 64};
+    const AttentionProblem problem(c);
+    for (const AttentionKernel* kernel : CpuAttentionVariants()) {
+      std::vector<float> want;
+      const std::vector<uint16_t> out = Bits(problem.Attend(*kernel, pool, want));
+      const auto scratch = kernel->MakeScratch(d, 1, shape.tokens, pool.threads());
+      for (int call = 0; call < kCalls; ++call) {
+        std::vector<float> got(want.size());
+        std::vector<BFloat16> attended(shape.rows * d.q_width());
+        std::vector<AttentionWeights> weights(shape.rows);
+        std::vector<AttentionItem> items;
+        for (uint32_t row = 0; row < shape.rows; ++row) {
+          weights[row].summed = got.data() + size_t{row} * shape.tokens;
+          items.push_back(problem.Item(row, 1, attended.data() + row * d.q_width()));
+          items.back().weights = &weights[row];
+        }
+
+        kernel->Attend(d, problem.kv(), items, *scratch, pool);
+
+        ASSERT_EQ(Bits(attended), out) << kernel->name() << ", call " << call;
+        ASSERT_TRUE(SameBits(got, want))
+            << kernel->name() << ", " << shape.kv_heads << " KV heads, call " << call;
+      }
+    }
+  }
+}
+
 TEST(AttentionWeightsTest, VectorsAddHeadsToTheBitAsPlainLoopsDo) {
   constexpr uint32_t kHeadsMax = 9;
   constexpr uint32_t kTokensMax = 1000;
@@ -161,13 +204,29 @@ TEST(AttentionWeightsTest, VectorsAddHeadsToTheBitAsPlainLoopsDo) {
   std::vector<float> start(kTokensMax);
   std::generate(start.begin(), start.end(), draw);
   std::vector<float> shares(internal::kHeadsAdded * weights.blocks());
+  // Rows of a tile before those that are added.
+  constexpr uint32_t kFirstRow = 3;
+  constexpr uint32_t kRows = kFirstRow + kHeadsMax;
+  std::vector<float> tile(internal::KeptTile::FloatsOf(kRows, weights.blocks()), NAN);
+  const auto kept = internal::KeptTile::Over(tile.data(), kRows, weights.blocks());
+  for (uint32_t head = 0; head < kHeadsMax; ++head) {
+    const uint32_t row = kFirstRow + head;
+    for (uint32_t i = 0; i < kTokensMax; ++i) {
+      kept.weights[i / kBlockTokens * kept.block_floats() + row * internal::kScoreStride +
+                   i % kBlockTokens] = weights.weights[head * kTokensMax + i];
+    }
+    for (size_t block = 0; block < weights.blocks(); ++block) {
+      kept.peaks[block * kRows + row] = weights.peaks[head * weights.blocks() + block];
+      kept.sums[block * kRows + row] = weights.sums[head * weights.blocks() + block];
+    }
+  }
   for (weights.query_heads = 1; weights.query_heads <= kHeadsMax; ++weights.query_heads) {
     for (uint32_t tokens = 1; tokens <= kTokensMax; ++tokens) {
       std::vector<float> want = start;
       SumWeights(weights, 0, tokens, want.data());
 
       std::vector<float> got = start;
-      internal::AddHeads(weights, 0, 0, weights.query_heads, tokens, shares.data(), got.data());
+      internal::AddHeads(kept, kFirstRow, weights.query_heads, tokens, shares.data(), got.data());
 
       ASSERT_TRUE(SameBits(got, want)) << weights.query_heads << " heads, " << tokens << " tokens";
     }
