@@ -76,8 +76,8 @@ class WeightSums {
   void End(const AttentionTask& task, const Tile& tile, size_t worker);
 
  private:
-  // What one tile keeps.
-  struct Kept {
+  // What one tile keeps. Those of other workers lie in other lines: each tile writes its own.
+  struct alignas(64) Kept {
     hwy::AlignedFreeUniquePtr<float[]> memory;
     size_t floats = 0;
     KeptTile tile;
