@@ -24,6 +24,18 @@ bool HasWeights(const SliceProgram& program, const ModelWeights& weights, const 
   });
 }
 
+// Rows of a tile of which so many reach each expert, where all get alike.
+size_t RowsOfTile(const model::Graph& graph, size_t rows_each) {
+  size_t experts_each = 1;  // For each that a row chooses.
+  for (const model::Op& op : graph.ops) {
+    if (const auto* const experts = std::get_if<model::ExpertsOp>(&op.body)) {
+      const size_t chosen = experts->chosen;
+      experts_each = std::max(experts_each, (experts->experts.size() + chosen - 1) / chosen);
+    }
+  }
+  return rows_each * experts_each;
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<SliceExecutor>> SliceExecutor::Create(const model::Graph& graph,
@@ -43,7 +55,7 @@ SliceExecutor::SliceExecutor(SliceProgram program, WeightSource& weights,
     : program_(std::move(program)),
       weight_source_(weights),
       device_(device),
-      tile_rows_(device.is_host() ? tile_rows : SIZE_MAX),
+      tile_rows_(device.is_host() ? RowsOfTile(program_.graph(), tile_rows) : SIZE_MAX),
       runner_(program_, weights.weights(), device.dense()),
       head_(program_, weights.weights(), runner_, device, head_columns),
       sums_(program_, device) {}

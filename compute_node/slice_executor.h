@@ -44,11 +44,13 @@ namespace lamina::compute_node {
 
 class SliceExecutor {
  public:
-  // Each tile reads a slice's weights: so many rows that their products take far longer.
+  // Each tile reads a slice's weights: so many rows that their products take far longer. Experts
+  // see some of a tile's rows each, so that tiles of a model that has them are as much longer.
   static constexpr size_t kTileRows = 512;
 
   // References must outlive the executor; only slices whose weights are here may run, which
-  // weight_source() is asked. `head_columns`: as LmHead says. `tile_rows`: at most, of a tile.
+  // weight_source() is asked. `head_columns`: as LmHead says. `tile_rows`: at most, of a tile,
+  // or that reach each expert where all get alike.
   // Errors: those of SliceProgram::Create(). Requires: tile_rows > 0.
   static absl::StatusOr<std::unique_ptr<SliceExecutor>> Create(const model::Graph& graph,
                                                                WeightSource& weights,

@@ -289,6 +289,28 @@ TEST(SliceExecutorTest, GatesAndTheirActivationInOneCallHaveTheBitsOfTwo) {
   }
 }
 
+// In tiles of as many rows as other models' an expert's weights would be read for a few rows each.
+TEST(SliceExecutorTest, TilesAreLongerWhereExpertsSeeSomeOfTheirRows) {
+  test_support::RandomModelSpec spec = Spec("llama");
+  spec.model_type = "mixtral";
+  spec.experts = 4;
+  spec.experts_per_token = 2;
+  const Program::DeviceMaker make_device = [](ThreadPool& pool) {
+    return kernels::MakeCpuComputeDevice(
+        *kernels::MakeCpuDense({.compute_type = DType::kBF16, .pool = &pool}),
+        kernels::CpuAttention(), pool);
+  };
+  Program whole(spec, DType::kBF16, UINT32_MAX, make_device);
+  Program tiles(spec, DType::kBF16, UINT32_MAX, make_device, /*tile_rows=*/8);
+  std::vector<TokenId> tokens(41);
+  std::iota(tokens.begin(), tokens.end(), TokenId{17});
+
+  EXPECT_EQ(whole.executor().RowsAtOnce(tokens.size()), tokens.size());
+  EXPECT_EQ(tiles.executor().RowsAtOnce(tokens.size()), 16u);
+
+  EXPECT_EQ(WholeRun(tiles, tokens).Logits(), WholeRun(whole, tokens).Logits());
+}
+
 TEST(SliceExecutorTest, HasOneSliceMoreThanAttentions) {
   Program program(Spec("llama"), DType::kF32);
 
