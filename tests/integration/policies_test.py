@@ -119,6 +119,7 @@ class PoliciesTest(unittest.TestCase):
             self.assertFalse(self.batch_of(cluster, "fetch_heads")[0]["system_fingerprint"].endswith(WORD))
             scores = [json.loads(cluster.lamina("score", "--prompt", TEXT, "--decode-from", "40", "--policy", policy, "--json").stdout)
                       for policy in ("attend_remote", "fetch_heads", "fetch_sparse")]
+            self.assertEqual([score.get("lossy") for score in scores], [None, None, WORD])
             self.assertEqual(scores[0]["logprobs"], scores[1]["logprobs"])
             self.assertNotEqual(scores[0]["logprobs"], scores[2]["logprobs"])
             chosen = json.loads(cluster.lamina("explain", "--json").stdout)[0]
