@@ -340,10 +340,12 @@ absl::Status CheckHeads(const ClusterConfig& config) {
   return CheckNamedTokens(config);
 }
 
-// Activations are kept in the compute type. With INT8, and from token numbers, there are none.
+// Activations are kept in the compute type. With INT8, and from token numbers, there are none. How
+// many fetch_hybrid chooses itself depends on the model: the coordinator knows it.
 absl::Status CheckActivationType(const ClusterConfig& config) {
+  const bool holds_some = !config.fetch.activation_auto && config.fetch.activation_percent > 0;
   const bool keeps_activations =
-      config.policy == kPolicyFetchHybrid ||
+      (config.policy == kPolicyFetchHybrid && holds_some) ||
       (config.policy == kPolicyFetchRecompute && !config.RecomputesFromTokens());
   if (!keeps_activations || config.KeepsInt8() || config.compute[0].compute_type != "f32") {
     return absl::OkStatus();

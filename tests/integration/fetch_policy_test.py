@@ -272,6 +272,7 @@ class FetchPolicyTest(unittest.TestCase):
             ({"fetch": {"heads": 0}}, "fetch.heads: 0 KV heads cannot come together"),
             ({"policy": "fetch_recompute", "fetch": {"heads": 1}}, "fetch.heads: says how many KV heads come together"),
             ({**recomputing(30), "compute": [{"name": "c0", "compute_type": "f32"}]}, "compute.0.compute_type: f32 is not served by this version with policy fetch_recompute"),
+            ({**hybrid(50), "compute": [{"name": "c0", "compute_type": "f32"}]}, "compute.0.compute_type: f32 is not served by this version with policy fetch_hybrid"),
             (hybrid(101), "fetch.activation_percent: 101 is no number from 0 to 100"),
             ({"fetch": {"activation_percent": 10}}, "how many tokens are held as activations, and the policy is fetch_heads"),
             ({"policy": "fetch_sparse", "fetch": {"sparse": "local"}, "partition": "token_range"},
