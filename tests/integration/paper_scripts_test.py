@@ -72,6 +72,18 @@ class FormulaTest(unittest.TestCase):
         for ratio, off in ((0.66, 0.1), (0.6, 0), (0.55, -1 / 12), (0.5, 0), (0.4, 0.25)):
             self.assertAlmostEqual(paper_kvpr.off_formulas({**point, "ratio": ratio}), off)
 
+    def test_the_chosen_split_is_judged_by_the_sweep_at_its_c(self):
+        bench = mock.Mock(run=lambda percent, transport: (abs(percent - 60) / 100 + 0.1, 0, transport))
+        swept, text = printed(paper_kvpr.sweep, bench, 1e-6, 1, [0, 60, 100])
+        self.assertEqual([percent for percent, _ in swept], [0, 60, 100])
+        self.assertIn("| recomputed at c = 1 | ms a step |", text)
+        self.assertIn("| 60% | 100 |", text)
+        points = [{"c": 0.25, "step_s": 9.0}, {"c": 1, "step_s": 0.104}]
+        for step, word in ((0.104, "1.040 of the best of the sweep (asked: at most 1.05): reproduced"), (0.106, "1.060 of the best of the sweep (asked: at most 1.05): not reproduced")):
+            points[1]["step_s"] = step
+            _, text = printed(paper_kvpr.judge_sweeps, points, [{"c": 1, "steps": swept}, {"c": 4, "steps": [(0, 1.0)]}])
+            self.assertEqual(text, f"At c = 1 the chosen split takes {word}.\n")
+
     def test_the_gain_with_streamed_weights_is_that_of_brute_force(self):
         splits = range(self.TOKENS + 1)
         for c in RATIOS:
