@@ -27,7 +27,7 @@ void Int8Rows::SetTokens(kernels::AttentionItem& item, const plan::SlotTables::S
   item.tail_slot = TailSlotOf(sequence);
 }
 
-// Where the token lies. Requires: here.
+// Finds the slots of a token that lies here.
 Int8Rows::Place Int8Rows::PlaceOf(const plan::SlotTables::Sequence& sequence,
                                   uint32_t token) const {
   if (span_tokens_ == 0) {
@@ -41,7 +41,7 @@ Int8Rows::Place Int8Rows::PlaceOf(const plan::SlotTables::Sequence& sequence,
   return {.slots = span->extents, .first = index * span_tokens_};
 }
 
-// A sequence has one tail here: its parts in several spans take turns.
+// A sequence has one tail here, so that its tokens in several spans take turns.
 absl::Status Int8Rows::StorePrompts(const Lane& lane, const SubBatch& chunk) {
   if (!chunk.last || lane.chunks.empty()) {
     return absl::OkStatus();

@@ -44,14 +44,13 @@ class Int8Rows {
   // it has read. Errors: the device's.
   absl::StatusOr<uint64_t> Attend(const SubBatch& chunk);
 
-  // For those of rows [first, end) of the chunk that bring k and v, of each sequence some of one
-  // block: what is to be done before their open blocks are attended, and behind it.
-  // Errors: the device's.
+  // What is to be done before rows [first, end) of the chunk attend to their open blocks, and after
+  // that. Those of a sequence that bring k and v are in one block. Errors: the device's.
   absl::Status Store(const SubBatch& chunk, size_t first, size_t end);
   absl::Status Close(const SubBatch& chunk, size_t first, size_t end);
 
-  // The end of the rows from `first` on that Store() takes together; where these bring no k and v,
-  // of all the others.
+  // The end of the rows from `first` on that Store() takes together: those that bring no k and v
+  // are taken all at once.
   static size_t TurnEnd(const SubBatch& chunk, size_t first);
 
   // Says which tokens are INT8 of an item for a row at `position`, which begins with token

@@ -59,9 +59,8 @@ absl::StatusOr<uint64_t> UnitAttention::Attend(const SubBatch& chunk, Tokens tok
   if (int8_rows_.on() && tokens == Tokens::kOpen) {
     LAMINA_RETURN_IF_ERROR(int8_rows_.Store(chunk, 0, chunk.rows.size()));
   }
-  const uint64_t context = span_tokens_ > 0
-                               ? CollectSpanRows(chunk, 0, chunk.rows.size(), tokens)
-                               : CollectItems(chunk, tokens);
+  const uint64_t context = span_tokens_ > 0 ? CollectSpanRows(chunk, 0, chunk.rows.size(), tokens)
+                                            : CollectItems(chunk, tokens);
   const AttentionDescriptor shape = ShapeOf(chunk);
   const uint64_t bytes =
       context * KvSlotBytes({&shape, 1}, int8_rows_.on() ? KvForm::kInt8 : KvForm::kBF16);

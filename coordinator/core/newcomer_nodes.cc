@@ -76,8 +76,7 @@ bool NewcomerNodes::IsWorthSharing(const Sequence& sequence, uint32_t lane) cons
   const uint64_t chunks = (tokens + options_.chunk_tokens - 1) / options_.chunk_tokens;
   const bool int8 = options_.FormOf(life_.PathOf(sequence.request)) == KvForm::kInt8;
   const uint32_t block = int8 ? options_.int8_block_tokens : options_.cached_block_tokens;
-  return rest <= block ||
-         (rest <= shared_.tokens && rest <= kRowStepsPerChunk * rows * chunks);
+  return rest <= block || (rest <= shared_.tokens && rest <= kRowStepsPerChunk * rows * chunks);
 }
 
 PrefixCache::Found NewcomerNodes::FoundWherePicked(const Sequence& sequence, uint32_t node) const {

@@ -27,7 +27,7 @@ const std::vector<Mode>& Modes() {
          options.memory_nodes = 2;
          options.partition = Partition::kHead;
        }},
-      // Spans of 256 tokens. Chunks have parts of several spans of one node.
+      // Spans have 256 tokens, and a chunk has tokens of several spans of one node.
       {"token_range",
        [](LocalClusterOptions& options) {
          options.memory_nodes = 2;
@@ -413,11 +413,10 @@ void ExpectPreemptedHas(const std::vector<GenerateResult>& expected,
 TEST(Int8KvTest, PreemptedIsAsUndisturbed) {
   const std::vector<GenerateResult> expected = MakeCluster(Plain())->GenerateMany(MoreThanFit());
   for (const bool cache : {false, true}) {
-    for (const auto& [lanes, partition] :
-         {std::pair(1u, Partition::kRequest),
-          {2u, Partition::kRequest},
-          {2u, Partition::kHead},
-          {2u, Partition::kTokenRange}}) {
+    for (const auto& [lanes, partition] : {std::pair(1u, Partition::kRequest),
+                                           {2u, Partition::kRequest},
+                                           {2u, Partition::kHead},
+                                           {2u, Partition::kTokenRange}}) {
       SCOPED_TRACE(absl::StrCat(lanes, " lanes, partition ", static_cast<int>(partition)));
       LocalClusterOptions options = WithFewSlots(lanes, partition);
       options.prefix_cache = cache;
@@ -542,8 +541,8 @@ TEST_P(LostNodeTest, ChangesNoBits) {
 INSTANTIATE_TEST_SUITE_P(Partitions, LostNodeTest,
                          ::testing::Values(Partition::kRequest, Partition::kTokenRange),
                          [](const auto& tested) {
-                           return std::string(
-                               tested.param == Partition::kRequest ? "request" : "token_range");
+                           return std::string(tested.param == Partition::kRequest ? "request"
+                                                                                  : "token_range");
                          });
 
 // Fewer tails than the beams of two searches, and slots for few: beams wait for both.

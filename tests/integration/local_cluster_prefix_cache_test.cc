@@ -408,7 +408,7 @@ class CutSequencesTest : public ::testing::TestWithParam<std::tuple<uint32_t, si
     options.lanes = lanes;
     CutModes()[mode].apply(options);
     options.prefix_cache = keeps;
-    // Of each sequence the open block of INT8 is computed again, too.
+    // The open block of each sequence in INT8 is computed again, too.
     open_ = options.int8 ? kInt8BlockTokens - 1 : 0;
     specs_.clear();
     cluster_ = MakeCluster(options);

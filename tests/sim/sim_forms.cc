@@ -67,8 +67,8 @@ void SimNodes::CheckForm(Entry& entry) {
     if (!cut && node != join.memory_node) {
       continue;
     }
-    const std::optional<uint32_t> tail = ahead.empty() ? tails_[node].owners.Join(join.id)
-                                                       : std::optional<uint32_t>(ahead.mapped());
+    const std::optional<uint32_t> tail =
+        ahead.empty() ? tails_[node].owners.Join(join.id) : std::optional<uint32_t>(ahead.mapped());
     if (tails > options_.int8_tails || join.parent != 0 || !tail) {
       return Fail(absl::StrCat("sequence ", join.id, " joins as the ", tails, "th of at most ",
                                options_.int8_tails, ", each with an open block of its own"));

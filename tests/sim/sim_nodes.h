@@ -77,7 +77,7 @@ class SimNodes {
     std::vector<SimSlot>* tail = nullptr;  // INT8: its open block.
     // Cut, it has one on each memory node, for the last block that it fills there.
     std::vector<std::vector<SimSlot>*> tails = {};
-    uint32_t chunked = 0;                  // Prefix tokens whose chunk has ended.
+    uint32_t chunked = 0;  // Prefix tokens whose chunk has ended.
     uint32_t chunk_started = 0;
     bool prefilled = false;  // Ended its last chunk, or its parent's.
     bool finished = false;   // Rows are discarded.

@@ -154,8 +154,7 @@ TEST_F(KeptSequencesTest, OfAnOpenBlockNothingIsKept) {
   Sequence& prompt = Prefilling(3, 60, {0, 1, 2, 0});
   kept_.Stored(prompt, 0, 10);
   BeginEpoch({0, 1, 2}, 3);
-  EXPECT_THAT(Ranges(kept_.PartsOf(decoding)),
-              ElementsAre(Pair(0, 16), Pair(16, 16), Pair(32, 4)));
+  EXPECT_THAT(Ranges(kept_.PartsOf(decoding)), ElementsAre(Pair(0, 16), Pair(16, 16), Pair(32, 4)));
   EXPECT_THAT(Ranges(kept_.PartsOf(other)), ElementsAre(Pair(0, 16), Pair(16, 16)));
   EXPECT_THAT(Ranges(kept_.PartsOf(prompt)), ElementsAre(Pair(0, 8)));
   EXPECT_EQ(kept_.SlotsOn(2), 4u);
