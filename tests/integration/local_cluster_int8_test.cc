@@ -446,8 +446,10 @@ TEST(Int8KvTest, TailsAreGivenUpBeforeOthersTakeThem) {
     specs.push_back(Greedy(RandomPrompt(60 + i % 7, i), 1 + i % 9));
   }
   const std::vector<GenerateResult> expected = MakeCluster(Plain())->GenerateMany(specs);
-  for (const uint32_t running : {1u, 3u}) {
+  for (const auto& [running, nodes] : {std::pair(1u, 1u), {3u, 1u}, {1u, 2u}, {3u, 2u}}) {
     LocalClusterOptions options = Base();
+    options.memory_nodes = nodes;
+    options.partition = nodes > 1 ? Partition::kTokenRange : Partition::kRequest;
     options.lanes = running;
     options.running_max = running;
     const std::unique_ptr<LocalCluster> cluster = MakeCluster(options);
@@ -461,16 +463,19 @@ TEST(Int8KvTest, ChoicesOfOnePromptAreAsSingleRequests) {
   GenerateSpec spec = Sampled(RandomPrompt(150, 3), 80, 5);
   spec.choices = 3;
   const GenerateResult expected = MakeCluster(Plain())->GenerateMany({spec})[0];
-  LocalClusterOptions options = Base();
-  options.prefix_cache = true;
-  options.lanes = 2;
-  const GenerateResult found = MakeCluster(options)->GenerateMany({spec})[0];
-  ASSERT_TRUE(expected.status.ok() && found.status.ok()) << found.status;
-  ASSERT_EQ(found.choices.size(), 3u);
-  for (size_t i = 0; i < 3; ++i) {
-    ExpectSameChoice(found.choices[i], expected.choices[i]);
+  for (const Partition partition : {Partition::kRequest, Partition::kTokenRange}) {
+    LocalClusterOptions options = Base();
+    options.partition = partition;
+    options.prefix_cache = true;
+    options.lanes = 2;
+    const GenerateResult found = MakeCluster(options)->GenerateMany({spec})[0];
+    ASSERT_TRUE(expected.status.ok() && found.status.ok()) << found.status;
+    ASSERT_EQ(found.choices.size(), 3u);
+    for (size_t i = 0; i < 3; ++i) {
+      ExpectSameChoice(found.choices[i], expected.choices[i]);
+    }
+    EXPECT_EQ(found.choices[1].usage.cached_tokens, 128u);
   }
-  EXPECT_EQ(found.choices[1].usage.cached_tokens, 128u);
 }
 
 // Scales of K are of all tokens of a block: what differs behind 100 tokens shares 64.
@@ -499,12 +504,16 @@ TEST(Int8KvTest, ScoresDoNotDependOnChunks) {
   const std::vector<TokenId> text = RandomPrompt(400, 9);
   const GenerateResult expected = MakeCluster(Plain())->Score(text);
   ASSERT_TRUE(expected.status.ok()) << expected.status;
-  LocalClusterOptions options = Base();
-  options.chunk_tokens = 70;
-  options.scratch_tokens = 150;
-  const GenerateResult found = MakeCluster(options)->Score(text);
-  ASSERT_TRUE(found.status.ok()) << found.status;
-  EXPECT_EQ(Bits(found.scores), Bits(expected.scores));
+  for (const Partition partition : {Partition::kRequest, Partition::kTokenRange}) {
+    LocalClusterOptions options = Base();
+    options.memory_nodes = 2;
+    options.partition = partition;
+    options.chunk_tokens = 70;
+    options.scratch_tokens = 150;
+    const GenerateResult found = MakeCluster(options)->Score(text);
+    ASSERT_TRUE(found.status.ok()) << found.status;
+    EXPECT_EQ(Bits(found.scores), Bits(expected.scores));
+  }
 }
 
 // Closed blocks on nodes that stay are found again; open ones are computed anew.
@@ -548,10 +557,12 @@ INSTANTIATE_TEST_SUITE_P(Partitions, LostNodeTest,
 // Fewer tails than the beams of two searches, and slots for few: beams wait for both.
 TEST(Int8KvTest, BeamsWaitForTailsAndSlots) {
   const std::vector<GenerateResult> expected = MakeCluster(Plain())->GenerateMany(Searches());
-  for (const bool cache : {false, true}) {
+  for (const auto& [nodes, cache] : {std::pair(1u, false), {1u, true}, {2u, false}, {2u, true}}) {
     LocalClusterOptions options = Base();
+    options.memory_nodes = nodes;
+    options.partition = nodes > 1 ? Partition::kTokenRange : Partition::kRequest;
     options.sequence_tokens_max = 300;
-    options.slots = 600;
+    options.slots = 600 / nodes;
     options.running_max = 5;
     options.prefix_cache = cache;
     const std::unique_ptr<LocalCluster> cluster = MakeCluster(options);
