@@ -50,8 +50,8 @@ class Int8Runs {
   absl::Status Run(KvDevice& device, uint32_t layer, HeadRange heads,
                    absl::Span<const Int8Run> runs);
 
-  // The two ends of it, for rows of one token that attend in between: stores them in their tails;
-  // makes blocks that they fill INT8.
+  // The two ends of it, for rows that attend in between: stores them in their tails; makes blocks
+  // that they fill INT8. Requires: tokens of a run are in one block.
   absl::Status Store(KvDevice& device, uint32_t layer, HeadRange heads,
                      absl::Span<const Int8Run> rows);
   absl::Status Close(KvDevice& device, uint32_t layer, HeadRange heads,
