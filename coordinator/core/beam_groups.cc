@@ -26,6 +26,16 @@ auto Find(Members& members, plan::SequenceId id) {
                       [id](const auto& member) { return member.id == id; });
 }
 
+// Those that are to join a lane with its next step.
+template <typename Members>
+uint32_t CountReady(const Members& members) {
+  uint32_t ready = 0;
+  for (const auto& member : members) {
+    ready += member.continues != 0 ? 1 : 0;
+  }
+  return ready;
+}
+
 }  // namespace
 
 BeamGroups::BeamGroups(const SchedulerOptions& options, SequenceLife& life,
@@ -298,10 +308,20 @@ uint32_t BeamGroups::SharedOf(const Sequence& sequence) const {
 }
 
 // Beams go on in the lane where they were, those of a prefill lane in the one with the least work.
+// Beams that are to join a lane count there: else all searches whose prompts end together would go
+// on in one.
 uint32_t BeamGroups::LaneBehind(const Sequence& sequence) const {
-  return places_.lanes.IsPrefill(sequence.lane)
-             ? PickLane(balance_.LoadsFor(sequence.path)).value_or(0)
-             : sequence.lane;
+  if (!places_.lanes.IsPrefill(sequence.lane)) {
+    return sequence.lane;
+  }
+  std::vector<LaneLoad> loads = balance_.LoadsFor(sequence.path);
+  for (const auto& [id, group] : groups_) {
+    const uint32_t ready = CountReady(group->members);
+    LaneLoad& load = loads[group->lane];
+    load.rows += ready;
+    load.context_tokens += ready * options_.windows.SeenOf(group->request.prompt.size());
+  }
+  return PickLane(loads).value_or(0);
 }
 
 // Prefill lanes have no rows.
@@ -430,9 +450,7 @@ void BeamGroups::Translate(Events& events) {
 std::vector<plan::AttentionPath> BeamGroups::PathsBetweenSteps() const {
   std::vector<plan::AttentionPath> paths;
   for (const auto& [id, group] : groups_) {
-    const auto ready = std::count_if(group->members.begin(), group->members.end(),
-                                     [](const Member& member) { return member.continues != 0; });
-    paths.insert(paths.end(), static_cast<size_t>(ready), life_.PathOf(group->request));
+    paths.insert(paths.end(), CountReady(group->members), life_.PathOf(group->request));
   }
   return paths;
 }

@@ -314,6 +314,28 @@ TEST_F(SchedulerBeamsTest, BehindAPrefillLaneBeamsGoOnWhereTheLeastWorkIs) {
   EXPECT_EQ(IndicesOf(2).size(), 4u);
 }
 
+TEST_F(SchedulerBeamsTest, SearchesWhosePromptsEndTogetherGoOnInDifferentLanes) {
+  SchedulerOptions options = SmallOptions();
+  options.lanes = 2;
+  options.prefill_lanes = {.replicas = 1};
+  Make(options);
+  ASSERT_TRUE(scheduler_->Submit(Search(1, 8, 12, 3)).ok());
+  ASSERT_TRUE(scheduler_->Submit(Search(2, 8, 12, 3)).ok());
+  const std::vector<plan::StepPlan> first = Plan();
+  ASSERT_EQ(first.size(), 1u);
+  EXPECT_EQ(first[0].chunks.size(), 2u);
+  ASSERT_TRUE(StepDone());
+  std::map<uint32_t, uint32_t> joins;  // By lane.
+  for (const plan::StepPlan& plan : Run()) {
+    joins[plan.lane] += static_cast<uint32_t>(plan.joins.size());
+  }
+  EXPECT_EQ(joins[0], 9u);
+  EXPECT_EQ(joins[1], 9u);
+  EXPECT_EQ(joins[2], 0u);
+  EXPECT_EQ(IndicesOf(1).size(), 4u);
+  EXPECT_EQ(IndicesOf(2).size(), 4u);
+}
+
 // Beams that find no slots come again through a prefill lane.
 TEST_F(SchedulerBeamsTest, BeamsWithoutSlotsAreComputedAnewInAPrefillLane) {
   SchedulerOptions options = SmallOptions(24);
