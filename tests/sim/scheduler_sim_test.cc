@@ -191,6 +191,7 @@ TEST(SchedulerSimTest, EveryClientSeesItsTokensWhereBeamsAreSearched) {
       EXPECT_GT(reach.beam_answers, 1000);
       EXPECT_GT(reach.beams_shared, 10'000);
       EXPECT_GT(reach.beams_queued, 100);
+      EXPECT_GT(reach.beams_behind_prefill, 1000);
       EXPECT_GT(reach.preemptions, 100);
       EXPECT_GT(reach.epochs, 100);
       EXPECT_GT(reach.cancels, 100);
