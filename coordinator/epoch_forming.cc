@@ -132,14 +132,16 @@ absl::StatusOr<EpochForming::Placement> EpochForming::PlaceHeads(
     bandwidth += nodes.back().bandwidth;
   }
   const std::vector<AttentionDescriptor>& layers = options_.layers;
-  const uint32_t least = options_.scheduler.SlotsAtOnce(options_.scheduler.sequence_tokens_max);
+  const core::SchedulerOptions& limits = options_.scheduler;
+  const uint32_t least = WholeSlots(members.fetch, limits.SlotsAtOnce(limits.sequence_tokens_max));
   const bool activations = members.fetch.activation_width > 0;
   LAMINA_ASSIGN_OR_RETURN(
       core::HeadSplit split,
-      core::ShareHeads(layers, nodes, WholeSlots(members.fetch, least), options_.kv,
-                       activations ? HeadBytesBesidesKv(members.fetch, layers.size(),
-                                                        KvBytesPerToken(layers), layers[0].kv_heads)
-                                   : 0));
+      core::ShareHeads(layers, nodes, least, options_.kv,
+                       activations
+                           ? HeadBytesBesidesKv(members.fetch, layers.size(),
+                                                KvBytesPerToken(layers), layers[0].kv_heads, least)
+                           : 0));
   if (activations) {
     CountWithActivations(layers, members, split);
   }

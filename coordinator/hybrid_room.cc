@@ -38,4 +38,16 @@ uint64_t CapacityForEach(const TokenBytes& bytes, uint32_t percent, uint64_t slo
                         hundredths(slots * bytes.kv, 100 - percent));
 }
 
+uint64_t HeadBytesBesidesKv(const FetchOptions& fetch, size_t layers, uint64_t kv,
+                            uint32_t kv_heads, uint64_t slots) {
+  const uint64_t besides = HeadBytesBesidesKv(fetch, layers, kv, kv_heads);
+  const uint32_t percent = fetch.hybrid.has_value() ? fetch.hybrid->percent : 0;
+  if (percent == 0) {
+    return besides;
+  }
+  const uint64_t head = kv / kv_heads;
+  const TokenBytes bytes{.kv = head, .activation = head + besides};  // Or fewer.
+  return (CapacityForEach(bytes, percent, slots) + slots - 1) / slots - head;
+}
+
 }  // namespace lamina::coordinator

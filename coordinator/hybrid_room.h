@@ -8,8 +8,10 @@
 
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
+#include "coordinator/fetch_options.h"
 #include "coordinator/hybrid_share.h"
 #include "plan/slot_kinds.h"
 
@@ -31,5 +33,10 @@ uint64_t SlotsOfEach(const TokenBytes& bytes, uint32_t percent, uint64_t capacit
 
 // A capacity that has so many slots of each, whole blocks.   Requires: 0 < percent < 100.
 uint64_t CapacityForEach(const TokenBytes& bytes, uint32_t percent, uint64_t slots);
+
+// As HeadBytesBesidesKv() of coordinator/fetch_options.h, for a node that has so many slots; where
+// fetch_hybrid is one of several policies, so many of each.   Requires: slots > 0.
+uint64_t HeadBytesBesidesKv(const FetchOptions& fetch, size_t layers, uint64_t kv,
+                            uint32_t kv_heads, uint64_t slots);
 
 }  // namespace lamina::coordinator

@@ -162,7 +162,7 @@ uint64_t NodeAdmission::BytesOfHead(uint64_t slots) const {
     return CapacityFor(slots) / heads;
   }
   const uint64_t kv = KvBytesPerToken(layers);
-  return slots * (kv / heads + HeadBytesBesidesKv(options_.fetch, layers.size(), kv, heads));
+  return slots * (kv / heads + HeadBytesBesidesKv(options_.fetch, layers.size(), kv, heads, slots));
 }
 
 bool NodeAdmission::IsPart(const std::string& name) const {

@@ -244,6 +244,27 @@ TEST(EpochFormingTest, SlotsOfHybridAreSharesOfTheirOwnNextToOthers) {
   EXPECT_THAT(spread->SharesOf(1), ElementsAre(0, 1));
 }
 
+// The faster node would have two of three heads, and has room for both parts of one.
+TEST(EpochFormingTest, HeadsGoWhereSlotsOfHybridAndThoseOfOthersHaveRoom) {
+  EngineOptions options = Options();
+  options.partition = Partition::kHead;
+  options.policies = {{.name = "attend_remote", .path = plan::AttentionPath::kRemote},
+                      {.name = "fetch_hybrid", .path = plan::AttentionPath::kHybrid}};
+  EpochMembers members = Members();
+  members.compute.pop_back();
+  members.fetch = {.bytes = 1 << 20,
+                   .activation_width = 64,
+                   .hybrid = HybridOptions{.share = 512, .percent = 50}};
+  members.activation_share = 512;
+  members.kv[0].capacity_bytes = 60'000;
+  members.kv[1].capacity_bytes = 76'800;
+  const auto formed = EpochForming(options).Form(members);
+  ASSERT_TRUE(formed.ok()) << formed.status();
+  EXPECT_EQ(formed->config().heads[0].count, 1u);
+  EXPECT_EQ(formed->config().heads[1].count, 2u);
+  EXPECT_THAT(formed->config().slots, ElementsAre(64, 64));
+}
+
 TEST(EpochFormingTest, OfSeveralPoliciesAllPathsArePrepared) {
   EngineOptions options = Options();
   options.policies = {{.name = "attend_remote", .path = plan::AttentionPath::kRemote},

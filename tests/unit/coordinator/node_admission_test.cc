@@ -71,6 +71,13 @@ TEST(NodeAdmissionTest, SlotsOfHybridAndThoseOfOthersHaveRoomForARequestEach) {
                 "may have 64");
   ExpectRefused(admission.Check(Memory(65'599), /*holds_kv=*/true), "to 64.1 KiB");
   EXPECT_TRUE(admission.Check(Memory(65'600), /*holds_kv=*/true).ok());
+
+  // One of two heads, and half of an activation, which takes less.
+  options.partition = Partition::kHead;
+  options.fetch.activation_width = 32;
+  EXPECT_TRUE(NodeAdmission(options).Check(Memory(32'832), /*holds_kv=*/true).ok());
+  ExpectRefused(NodeAdmission(options).Check(Memory(32'831), /*holds_kv=*/true),
+                "one KV head of one request of 64 tokens");
 }
 
 // An activation has 33 elements in a layer, of which one head's part is 17 at most.

@@ -303,7 +303,7 @@ TEST(EpochTopologyCreateTest, NoAttentionPathIsRefused) {
 TEST(EpochTopologyCreateTest, AnAttentionPathOfALaterVersionIsRefused) {
   EpochConfig config = Config();
   config.attention_paths = AttentionPaths::FromBits(1u << 8 | 1u);
-  ExpectRefused(config, "attention paths 129; this version knows 127");
+  ExpectRefused(config, "attention paths 257; this version knows 255");
 }
 
 TEST(EpochTopologyCreateTest, PathLocalWithKvElsewhereIsRefused) {
