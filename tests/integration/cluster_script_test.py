@@ -29,7 +29,7 @@ else
 fi
 """
 
-# Becomes ready and waits for SIGTERM; or does what the file `NAME.fault` says.
+# Becomes ready and waits for SIGTERM; or does what the file `NAME.fault` says. What it says as it exits is not all UTF-8.
 DAEMON = """#!/bin/bash
 while (($#)); do
   case $1 in
@@ -41,7 +41,7 @@ done
 echo "$name begins"
 fault=$(cat {dir}/$name.fault 2> /dev/null)
 if [[ $fault == exit ]]; then
-  echo "$name: no such device"
+  printf '%s: no such device, or it is called \\xe9\\n' "$name"
   exit 1
 fi
 if [[ $fault == deaf ]]; then
@@ -308,7 +308,7 @@ class ClusterScriptTest(unittest.TestCase):
             fault.unlink()
             self.assertEqual(result.returncode, 1, name)
             self.assertIn(f"{name} ended", result.stderr)
-            self.assertIn(f"{name}: no such device", result.stderr)
+            self.assertIn(f"{name}: no such device, or it is called \\xe9", result.stderr)
             self.assertEqual(self.pids(), {}, "what was started is stopped")
 
     def test_a_cluster_that_does_not_serve_in_time_says_what_it_waits_for(self):
