@@ -10,4 +10,5 @@ if ! python3 -c 'import sys; sys.exit(sys.version_info < (3, 9))' 2> /dev/null; 
   echo "cluster.sh: error: this needs python3, of version 3.9 at least, on this host (on others it does not)" >&2
   exit 1
 fi
-exec python3 -B "$here/hosts/main.py" "$@"
+# Its files, its arguments and what it prints are UTF-8, as what daemons write, whatever the locale is.
+exec python3 -B -X utf8 "$here/hosts/main.py" "$@"

@@ -20,8 +20,8 @@ SSH_OPTIONS = ("-o", "BatchMode=yes", "-o", f"ConnectTimeout={CONNECT_SECONDS}",
                "-o", "ServerAliveCountMax=3")
 COMMAND_SECONDS = 300
 SSH_FAILED = 255
-# A log may have any bytes: those that are no text are shown as \xe9.
-AS_TEXT = {"capture_output": True, "text": True, "errors": "backslashreplace"}
+# Daemons and `lamina` write UTF-8 in every locale. A log may have any bytes: those that are no text are shown as \xe9.
+AS_TEXT = {"capture_output": True, "encoding": "utf-8", "errors": "backslashreplace"}
 # What every login shell takes as it stands between single quotes. Not so line ends and ! in csh, and \ in fish.
 PLAIN_BYTES = frozenset(range(ord(" "), ord("~") + 1)) - frozenset(b"'\\!")
 
