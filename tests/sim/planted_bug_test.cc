@@ -53,6 +53,8 @@ SimOptions WorldWith(PlantedBug bug, uint64_t seed) {
     case PlantedBug::kCopySkipLost:
     case PlantedBug::kCopyDropLost:
       return WorldOfSpills(seed, /*kept=*/true, bug);
+    case PlantedBug::kSpanNotAwaited:
+      return WorldOfSpilledSpans(seed, /*kept=*/false, bug);
     case PlantedBug::kPathOfAnother:
       world.paths = true;
       break;
@@ -86,6 +88,7 @@ uint64_t SeedsToFind(PlantedBug bug) {
     case PlantedBug::kCopyDropLost:
       return kSeedsOfCopies;
     case PlantedBug::kTailsWiped:
+    case PlantedBug::kSpanNotAwaited:
       return kSeeds;
     case PlantedBug::kDrainIsLoss:
       return kSeedsOfKeptSpans;
@@ -114,14 +117,14 @@ INSTANTIATE_TEST_SUITE_P(
         PlantedBug::kScratchShared, PlantedBug::kPositionOff, PlantedBug::kCommittedWrong,
         PlantedBug::kTokenStale, PlantedBug::kTokenMissing, PlantedBug::kPrefixTooLong,
         PlantedBug::kArenaWiped, PlantedBug::kReleaseTooEarly, PlantedBug::kBeamsSwapped,
-        PlantedBug::kSpillNotAwaited, PlantedBug::kRestoreNotAwaited, PlantedBug::kDropLost,
-        PlantedBug::kPathOfAnother, PlantedBug::kBareNotSaid, PlantedBug::kFormOfAnother,
-        PlantedBug::kHomeOfAnother, PlantedBug::kHoleLeft, PlantedBug::kCancelLost,
-        PlantedBug::kCachedMiscounted, PlantedBug::kSaltIgnored, PlantedBug::kTailShared,
-        PlantedBug::kTailsUncounted, PlantedBug::kClosedTooEarly, PlantedBug::kTailsWiped,
-        PlantedBug::kCopyNotAwaited, PlantedBug::kCopyReadNotAwaited, PlantedBug::kCopyShifted,
-        PlantedBug::kCopySkipLost, PlantedBug::kCopyDropLost, PlantedBug::kDrainUnnoticed,
-        PlantedBug::kDrainIsLoss, PlantedBug::kAddedTooLarge));
+        PlantedBug::kSpillNotAwaited, PlantedBug::kRestoreNotAwaited, PlantedBug::kSpanNotAwaited,
+        PlantedBug::kDropLost, PlantedBug::kPathOfAnother, PlantedBug::kBareNotSaid,
+        PlantedBug::kFormOfAnother, PlantedBug::kHomeOfAnother, PlantedBug::kHoleLeft,
+        PlantedBug::kCancelLost, PlantedBug::kCachedMiscounted, PlantedBug::kSaltIgnored,
+        PlantedBug::kTailShared, PlantedBug::kTailsUncounted, PlantedBug::kClosedTooEarly,
+        PlantedBug::kTailsWiped, PlantedBug::kCopyNotAwaited, PlantedBug::kCopyReadNotAwaited,
+        PlantedBug::kCopyShifted, PlantedBug::kCopySkipLost, PlantedBug::kCopyDropLost,
+        PlantedBug::kDrainUnnoticed, PlantedBug::kDrainIsLoss, PlantedBug::kAddedTooLarge));
 
 // A node that has lost its slots and says that it has kept them is found out where sequences are
 // cut, too.

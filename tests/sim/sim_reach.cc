@@ -50,6 +50,7 @@ void SimReach::Add(const SimReach& other) {
   beams_queued += other.beams_queued;
   tokens_waited += other.tokens_waited;
   spilled += other.spilled;
+  spilled_apart += other.spilled_apart;
   copied += other.copied;
   copies_read += other.copies_read;
   copies_read_in_part += other.copies_read_in_part;
@@ -88,13 +89,13 @@ std::string SimReach::ToString() const {
       ", blocks dropped ", blocks_dropped, ", outlived an epoch ", blocks_outlived,
       ", prompts in rows ", prompts_in_rows, ", beam answers ", beam_answers, ", beams shared ",
       beams_shared, " queued ", beams_queued, ", tokens waited ", tokens_waited, ", spilled ",
-      spilled, " restored ", restored, " read ahead ", read_ahead, " copied ", copied,
-      " copies read ", copies_read, " in part ", copies_read_in_part, " failed ", spills_failed,
-      ", path changes ", path_changes, ", lossy joins ", lossy_joins, ", bare joins ", bare_joins,
-      ", paths side by side ", paths_side_by_side, ", fetch with places ", fetch_placed,
-      ", places moved ", placed_moved, ", homes changed ", homes_changed,
-      ", replicas side by side ", replicas_side_by_side, ", kept behind holes ", kept_behind_holes,
-      ", resumed ", resumed);
+      spilled, " apart ", spilled_apart, " restored ", restored, " read ahead ", read_ahead,
+      " copied ", copied, " copies read ", copies_read, " in part ", copies_read_in_part,
+      " failed ", spills_failed, ", path changes ", path_changes, ", lossy joins ", lossy_joins,
+      ", bare joins ", bare_joins, ", paths side by side ", paths_side_by_side,
+      ", fetch with places ", fetch_placed, ", places moved ", placed_moved, ", homes changed ",
+      homes_changed, ", replicas side by side ", replicas_side_by_side, ", kept behind holes ",
+      kept_behind_holes, ", resumed ", resumed);
 }
 
 }  // namespace lamina::sim
