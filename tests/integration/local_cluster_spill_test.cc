@@ -27,12 +27,13 @@ LocalClusterOptions Cramped() {
           .prefix_cache = false};
 }
 
-// Spans of 256 tokens, of which most requests with these more tokens have two, on both nodes.
+// Spans of 256 tokens. Requests with these more tokens grow into a second one of up to 150, which
+// goes to the other node: there are 44 slots behind another sequence's first span.
 constexpr uint32_t kMoreTokens = 240;
 
 void CutIntoSpans(LocalClusterOptions& options) {
   options.memory_nodes = 2;
-  options.slots = 512;
+  options.slots = 300;
   options.partition = Partition::kTokenRange;
   options.sequence_tokens_max = 420;
 }
@@ -512,6 +513,7 @@ TEST(SpillTest, SpilledSequencesOutliveAnEpoch) {
     options.slots = 260;
     if (cut) {
       CutIntoSpans(options);
+      options.slots = 560;  // The node that stays has room for two spans, as a request needs.
     }
     const std::unique_ptr<LocalCluster> cluster = MakeCluster(options);
     ASSERT_NE(cluster, nullptr);
@@ -520,6 +522,7 @@ TEST(SpillTest, SpilledSequencesOutliveAnEpoch) {
       requests.push_back(cluster->Start(spec));
     }
     requests[2]->WaitForTokens(60);
+    EXPECT_GT(cluster->engine().GetStatus().scheduler.spills.sequences_out, 0u);
     cluster->Detach("m1");
     ASSERT_TRUE(cluster->WaitForEpoch(2).ok());
     cluster->Attach("m1");
