@@ -44,6 +44,10 @@ TEST(PartitionOptionsTest, AutoChoosesNoneThatSpillTiersAreNotServedWith) {
   ASSERT_TRUE(spans.ok()) << spans.status();
   EXPECT_EQ(spans->partition, Partition::kTokenRange);
   EXPECT_TRUE(spans->spills);
+  ExpectRefused(OptionsOf(Nodes({"5MiB" + spill, "5MiB", "5MiB"}) +
+                          "partition: auto\nlimits: {running_max: 32}\nkv: int8\n"),
+                absl::StatusCode::kUnimplemented,
+                AllOf(HasSubstr("auto chose token_range (chosen because"), HasSubstr("kv int8")));
   ExpectRefused(OptionsOf(Nodes({"6MiB" + spill, "6MiB"}) + "partition: auto\n"),
                 absl::StatusCode::kInvalidArgument,
                 AllOf(HasSubstr("auto chose head (chosen because"),

@@ -228,6 +228,42 @@ TEST_F(SpillsTest, WhatOneNodeCannotWriteIsNowhere) {
   EXPECT_EQ(Free(1), 500u);
 }
 
+// It has 72 tokens on node 1, which is the last to report, well or not.
+TEST_F(SpillsTest, WhoLeavesWhenOnePartIsBackIsNotBack) {
+  for (const bool ok : {true, false}) {
+    MakeNodes({500, 500}, 2, /*span_tokens=*/128, {}, false, {}, {.blocks = 4});
+    Sequence& sequence = DecodingOn(ok ? 1 : 2, 200, {0, 1});
+    life_.Spill(sequence);
+    Drain();
+    spills_.Take({.spill = sequence.spill, .ok = true});
+    spills_.Take({.spill = sequence.spill, .ok = true});
+    StartOn(sequence, {0, 1});
+    sequence.restoring = true;
+    spills_.In(sequence);
+    EXPECT_EQ(spills_.Take({.spill = sequence.spill, .ok = true}).sequence, 0u);
+
+    life_.Preempt(sequence);
+    EXPECT_EQ(spills_.SlotsLeaving(0), 128u);
+    EXPECT_EQ(spills_.SlotsLeaving(1), 72u);
+    Drain();
+    EXPECT_EQ(Free(0), 372u) << "who reported is not known";
+    EXPECT_EQ(Free(1), 428u) << "all but the last token's";
+    EXPECT_FALSE(spills_.IsStored(sequence));
+    ASSERT_TRUE(Audit().ok()) << Audit();
+
+    const Spills::Done done = spills_.Take({.spill = sequence.spill, .ok = ok});
+    EXPECT_EQ(done.sequence, sequence.request.id);
+    EXPECT_EQ(done.ok, ok);
+    EXPECT_EQ(spills_.SlotsLeaving(0) + spills_.SlotsLeaving(1), 0u);
+    EXPECT_EQ(Free(0) + Free(1), 1000u);
+    EXPECT_EQ(spills_.stats().stored, ok ? 1u : 0u);
+    sequence.spill = ok ? sequence.spill : 0;
+    ASSERT_TRUE(Audit().ok()) << Audit();
+    life_.End(sequence);
+    EXPECT_EQ(spills_.TakeDrops().size(), 1u);
+  }
+}
+
 TEST_F(SpillsTest, WhatTheTierHasNoRoomForDoesNotFit) {
   MakeTiers();
   Sequence& first = Decoding(1, 65);
