@@ -51,6 +51,7 @@ void SimReach::Add(const SimReach& other) {
   beams_behind_prefill += other.beams_behind_prefill;
   tokens_waited += other.tokens_waited;
   spilled += other.spilled;
+  spilled_apart += other.spilled_apart;
   copied += other.copied;
   copies_read += other.copies_read;
   copies_read_in_part += other.copies_read_in_part;
@@ -89,7 +90,7 @@ std::string SimReach::ToString() const {
       ", blocks dropped ", blocks_dropped, ", outlived an epoch ", blocks_outlived,
       ", prompts in rows ", prompts_in_rows, ", beam answers ", beam_answers, ", beams shared ",
       beams_shared, " queued ", beams_queued, " behind prefill lanes ", beams_behind_prefill,
-      ", tokens waited ", tokens_waited, ", spilled ", spilled, " restored ", restored,
+      ", tokens waited ", tokens_waited, ", spilled ", spilled, " apart ", spilled_apart, " restored ", restored,
       " read ahead ", read_ahead, " copied ", copied, " copies read ", copies_read, " in part ",
       copies_read_in_part, " failed ", spills_failed, ", path changes ", path_changes,
       ", lossy joins ", lossy_joins, ", bare joins ", bare_joins, ", paths side by side ",

@@ -56,6 +56,7 @@ struct SimReach {
   uint64_t tokens_waited = 0;         // Reports with tokens that were not the last of their step.
 
   uint64_t spilled = 0;              // Sequences whose K and V went to a tier,
+  uint64_t spilled_apart = 0;        // those that went to several nodes' among them,
   uint64_t restored = 0;             // and came back,
   uint64_t read_ahead = 0;           // reads of either kind that began before their step,
   uint64_t copied = 0;               // Runs of cached blocks that were copied to one,
