@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "coordinator/member_trial.h"
 
+#include <limits>
+
 #include "absl/strings/str_cat.h"
+#include "common/clock.h"
 #include "common/status_macros.h"
 #include "plan/window_layout.h"
 
@@ -34,7 +37,9 @@ absl::Status MemberTrial::CheckWithout(const std::string& name) const {
 }
 
 absl::Status MemberTrial::CheckWith(const EpochMember& node) const {
-  EpochMembers members = members_.MembersFor(members_.membership());
+  core::Membership all = members_.membership();
+  all.Tick(std::numeric_limits<Nanos>::max());  // What is set aside is tried again some day.
+  EpochMembers members = members_.MembersFor(all);
   members.kv.push_back(node);
   // Until it is measured, as fast as another one.
   members.bandwidth.bytes_per_second.push_back(members.bandwidth.bytes_per_second.front());

@@ -32,7 +32,7 @@ class MemberTrial {
   // Errors: kUnavailable  nothing could serve; else of EpochForming::Form().
   absl::Status CheckWithout(const std::string& name) const;
 
-  // Whether they fit with a memory node more.
+  // Whether they fit with a memory node more, those counted that are set aside.
   // Errors: of EpochForming::Form(), and kInvalidArgument for windows that grow too large.
   absl::Status CheckWith(const EpochMember& node) const;
 

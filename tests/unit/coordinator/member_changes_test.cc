@@ -309,6 +309,47 @@ TEST_F(MemberChangesTest, ANodeWithWhichWindowsNoLongerHoldARequestIsNotAdded) {
   EXPECT_THAT(owner_.stopped, IsEmpty());
 }
 
+TEST_F(MemberChangesTest, ANodeOfTheFileStaysOutWhereAnAddedOneHasItsWindows) {
+  EngineOptions options = OptionsThatFetch(/*window_bytes=*/20 << 10);
+  options.policies.erase(options.policies.begin());
+  SetOptions(options);
+  Serve();
+  members_->Left({.name = "m1", .port = ports_["m1"].get()});
+  members_->Advance();
+  Settle();
+  ASSERT_TRUE(Add("m2").ok());
+  ASSERT_TRUE(Join("m2").ok());
+  Settle();
+  const absl::Status refused = Join("m1");
+  EXPECT_TRUE(absl::IsFailedPrecondition(refused));
+  EXPECT_THAT(
+      std::string(refused.message()),
+      AllOf(HasSubstr("could not serve with memory node m1"), HasSubstr("fetch.window: 20")));
+  EXPECT_TRUE(members_->serving());
+  EXPECT_THAT(owner_.stopped, IsEmpty());
+  ASSERT_TRUE(Drain("m2").ok());
+  Settle();
+  EXPECT_TRUE(Join("m1").ok());
+  EXPECT_THAT(owner_.begun.back().memory_nodes, ElementsAre("m0", "m1"));
+}
+
+// It is tried again in a while, and windows have to hold a request then, too.
+TEST_F(MemberChangesTest, ANodeThatIsSetAsideCountsAsThereWhereAnotherIsAdded) {
+  EngineOptions options = OptionsThatFetch(/*window_bytes=*/20 << 10);
+  options.policies.erase(options.policies.begin());
+  SetOptions(options);
+  for (const core::Member& member : options_.nodes) {
+    ASSERT_TRUE(Join(member.name).ok());
+  }
+  members_->Fault("m1", members_->membership().epoch(), absl::InternalError("no room"));
+  members_->Advance();
+  Settle();
+  ASSERT_THAT(owner_.begun.back().memory_nodes, ElementsAre("m0"));
+  EXPECT_TRUE(absl::IsFailedPrecondition(Add("m2")));
+  ASSERT_TRUE(Drain("m1").ok());
+  EXPECT_TRUE(Add("m2").ok());
+}
+
 TEST_F(MemberChangesTest, AnAddedNodeIsOnAProcessorWherePromptsAreRows) {
   EngineOptions options = Options();
   options.scheduler.prompt_rows_max = 8;
