@@ -202,9 +202,6 @@ absl::Status MemberChanges::CheckJoin(const NodeHello& hello) const {
                      ", and this cluster serves prompts in a way that needs all on processors; "
                      "name the node in the cluster file and restart the coordinator"));
   }
-  if (members_.membership().epoch_ended()) {
-    return absl::OkStatus();
-  }
   const NodeAdmission admission(options_);
   return Try({.name = identity.name,
               .on_device = identity.device != "cpu",

@@ -72,15 +72,20 @@ class MemberChangesTest : public ::testing::Test {
             .version = std::string(kVersion)};
   }
   // Lets a node in as the engine does: asks the changes first, and tells them of it.
-  absl::Status Join(const std::string& name, uint64_t capacity = uint64_t{1} << 20,
-                    const std::string& device = "cpu") {
+  absl::Status JoinInThisTurn(const std::string& name, uint64_t capacity = uint64_t{1} << 20,
+                              const std::string& device = "cpu") {
     const NodeHello hello = HelloOf(name, capacity, device);
     const absl::Status may = changes_->CheckJoin(hello);
     if (may.ok()) {
       ports_[name] = std::make_shared<StubPort>();
       members_->Joined(hello, ports_[name]);
-      members_->Advance();
     }
+    return may;
+  }
+  absl::Status Join(const std::string& name, uint64_t capacity = uint64_t{1} << 20,
+                    const std::string& device = "cpu") {
+    const absl::Status may = JoinInThisTurn(name, capacity, device);
+    members_->Advance();
     return may;
   }
   void Serve() {
@@ -348,6 +353,22 @@ TEST_F(MemberChangesTest, ANodeThatIsSetAsideCountsAsThereWhereAnotherIsAdded) {
   EXPECT_TRUE(absl::IsFailedPrecondition(Add("m2")));
   ASSERT_TRUE(Drain("m1").ok());
   EXPECT_TRUE(Add("m2").ok());
+}
+
+// 30 KiB leave 5 KiB for each window of three nodes, and too little for those of four.
+TEST_F(MemberChangesTest, OfTwoAddedNodesThatComeInOneTurnTheSecondIsTriedWithTheFirst) {
+  EngineOptions options = OptionsThatFetch(/*window_bytes=*/30 << 10);
+  options.policies.erase(options.policies.begin());
+  SetOptions(options);
+  Serve();
+  ASSERT_TRUE(Add("m2").ok());
+  ASSERT_TRUE(Add("m3").ok());
+  ASSERT_TRUE(JoinInThisTurn("m2").ok());
+  EXPECT_TRUE(absl::IsFailedPrecondition(JoinInThisTurn("m3")));
+  members_->Advance();
+  Settle();
+  EXPECT_THAT(owner_.begun.back().memory_nodes, ElementsAre("m0", "m1", "m2"));
+  EXPECT_THAT(owner_.stopped, IsEmpty());
 }
 
 TEST_F(MemberChangesTest, AnAddedNodeIsOnAProcessorWherePromptsAreRows) {
