@@ -188,7 +188,7 @@ absl::Status MemberChanges::CheckJoin(const NodeHello& hello) const {
   // and perhaps not those that were added meanwhile.
   const bool in_file = InFile(identity.name);
   if (member == nullptr || !identity.is_memory || (in_file && !HasAdded()) ||
-      members_.membership().IsThere(identity.name)) {
+      member->state != core::MemberState::kAbsent) {
     return absl::OkStatus();
   }
   // With token_range steps have no room of their own for rows of prompts, and still have some:

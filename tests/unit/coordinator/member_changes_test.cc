@@ -355,6 +355,41 @@ TEST_F(MemberChangesTest, ANodeThatIsSetAsideCountsAsThereWhereAnotherIsAdded) {
   EXPECT_TRUE(Add("m2").ok());
 }
 
+// A stream that broke at one end alone: its node is told that its name is taken, and tries again.
+TEST_F(MemberChangesTest, ANodeThatIsSetAsideIsNotCountedTwiceWhereItComesAnew) {
+  EngineOptions options = OptionsThatFetch(/*window_bytes=*/20 << 10);
+  options.policies.erase(options.policies.begin());
+  SetOptions(options);
+  Serve();
+  members_->Left({.name = "m1", .port = ports_["m1"].get()});
+  members_->Advance();
+  Settle();
+  ASSERT_TRUE(Add("m2").ok());
+  ASSERT_TRUE(Join("m2").ok());
+  members_->Fault("m2", members_->membership().epoch(), absl::InternalError("no room"));
+  members_->Advance();
+  Settle();
+  ASSERT_THAT(owner_.begun.back().memory_nodes, ElementsAre("m0"));
+  EXPECT_TRUE(JoinInThisTurn("m2").ok());
+  EXPECT_THAT(ports_["m2"]->refused, ElementsAre(HasSubstr("already part of this cluster")));
+}
+
+// One on a GPU too: the file named it.
+TEST_F(MemberChangesTest, ANodeOfTheFileComesBackToAddedOnesThatItFits) {
+  EngineOptions options = Options();
+  options.scheduler.prompt_rows_max = 8;
+  SetOptions(options);
+  Serve();
+  members_->Left({.name = "m1", .port = ports_["m1"].get()});
+  members_->Advance();
+  Settle();
+  ASSERT_TRUE(Add("m2").ok());
+  ASSERT_TRUE(JoinInThisTurn("m2").ok());
+  ASSERT_TRUE(Join("m1", uint64_t{1} << 20, "cuda:0").ok());
+  EXPECT_THAT(owner_.begun.back().memory_nodes, ElementsAre("m0", "m1", "m2"));
+  EXPECT_THAT(owner_.stopped, IsEmpty());
+}
+
 // 30 KiB leave 5 KiB for each window of three nodes, and too little for those of four.
 TEST_F(MemberChangesTest, OfTwoAddedNodesThatComeInOneTurnTheSecondIsTriedWithTheFirst) {
   EngineOptions options = OptionsThatFetch(/*window_bytes=*/30 << 10);
