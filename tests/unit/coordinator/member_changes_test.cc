@@ -406,6 +406,31 @@ TEST_F(MemberChangesTest, OfTwoAddedNodesThatComeInOneTurnTheSecondIsTriedWithTh
   EXPECT_THAT(owner_.stopped, IsEmpty());
 }
 
+// Two windows for replies, of 4 KiB each, for each memory node.
+TEST_F(MemberChangesTest, ANodeWhoseWindowsTheComputeNodesBudgetHasNoRoomForIsNotAdded) {
+  constexpr uint64_t kWeights = uint64_t{1} << 20;
+  SetOptions(Options());
+  Serve();
+  members_->TakeStatus("c0", 0,
+                       {.memory = {{"weights", kWeights}, {"windows", 16 << 10}},
+                        .memory_budget = kWeights + (20 << 10)});
+  const absl::Status refused = Add("m2");
+  EXPECT_TRUE(absl::IsFailedPrecondition(refused));
+  EXPECT_THAT(std::string(refused.message()),
+              AllOf(HasSubstr("could not serve with memory node m2"),
+                    HasSubstr("c0 has memory_budget 1.0 MiB"), HasSubstr("24.0 KiB are windows")));
+  EXPECT_TRUE(members_->serving());
+  // A report may be of an epoch with more memory nodes than there are.
+  members_->TakeStatus("c0", 0,
+                       {.memory = {{"weights", kWeights}, {"windows", 24 << 10}},
+                        .memory_budget = kWeights + (20 << 10)});
+  ASSERT_TRUE(Drain("m1").ok());
+  Settle();
+  EXPECT_TRUE(Add("m2").ok());
+  EXPECT_TRUE(Join("m2").ok());
+  EXPECT_THAT(owner_.begun.back().memory_nodes, ElementsAre("m0", "m2"));
+}
+
 TEST_F(MemberChangesTest, AnAddedNodeIsOnAProcessorWherePromptsAreRows) {
   EngineOptions options = Options();
   options.scheduler.prompt_rows_max = 8;
