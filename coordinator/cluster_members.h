@@ -112,7 +112,7 @@ class ClusterMembers {
   const PolicyAuto* policy() const { return policy_.has_value() ? &*policy_ : nullptr; }
   // What an epoch of this membership is formed of, with what its policy asks for; under policy auto
   // the one that was chosen last. `membership` is membership(), or a copy of it in which nodes are
-  // missing. Requires: replicas are split.
+  // missing, or none is set aside. Requires: replicas are split.
   EpochMembers MembersFor(const core::Membership& membership) const;
 
  private:

@@ -42,6 +42,13 @@ bool MemberChanges::InFile(const std::string& name) const {
   });
 }
 
+bool MemberChanges::HasAdded() const {
+  const std::vector<std::string> names = MemoryNames();
+  return std::any_of(names.begin(), names.end(), [this](const std::string& name) {
+    return !InFile(name) && members_.nodes().Find(name) != nullptr;
+  });
+}
+
 std::vector<std::string> MemberChanges::MemoryNames() const {
   std::vector<std::string> names;
   for (const core::Member& member : members_.membership().all()) {
@@ -177,9 +184,11 @@ absl::Status MemberChanges::CheckJoin(const NodeHello& hello) const {
     return absl::FailedPreconditionError(absl::StrCat(
         identity.name, " was drained; `lamina node add ", identity.name, "` lets it join again"));
   }
-  // The membership speaks for names that are taken, or not known.
-  if (member == nullptr || !identity.is_memory || InFile(identity.name) ||
-      members_.membership().IsThere(identity.name)) {
+  // The membership speaks for names that are taken, or not known. Nodes of the file fit each other,
+  // and perhaps not those that were added meanwhile.
+  const bool in_file = InFile(identity.name);
+  if (member == nullptr || !identity.is_memory || (in_file && !HasAdded()) ||
+      member->state != core::MemberState::kAbsent) {
     return absl::OkStatus();
   }
   // With token_range steps have no room of their own for rows of prompts, and still have some:
@@ -187,14 +196,11 @@ absl::Status MemberChanges::CheckJoin(const NodeHello& hello) const {
   const core::SchedulerOptions& limits = options_.scheduler;
   const bool prompt_rows = limits.prompt_rows_max > 0 || limits.prefix_cache || options_.spills ||
                            limits.scratch_tokens < limits.sequence_tokens_max;
-  if (identity.device != "cpu" && prompt_rows) {
+  if (!in_file && identity.device != "cpu" && prompt_rows) {
     return absl::FailedPreconditionError(
         absl::StrCat(identity.name, " holds K and V on ", identity.device,
                      ", and this cluster serves prompts in a way that needs all on processors; "
                      "name the node in the cluster file and restart the coordinator"));
-  }
-  if (members_.membership().epoch_ended()) {
-    return absl::OkStatus();
   }
   const NodeAdmission admission(options_);
   return Try({.name = identity.name,

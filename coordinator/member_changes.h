@@ -44,8 +44,8 @@ class MemberChanges {
   absl::StatusOr<std::string> Drain(const std::string& name);
 
   // Before a node that says Hello joins.
-  // Errors: kFailedPrecondition  it was drained; it was added, and the cluster cannot serve with
-  //                              what it has.
+  // Errors: kFailedPrecondition  it was drained; it was added, or others were while it was gone,
+  //                              and the cluster cannot serve with what it has.
   absl::Status CheckJoin(const NodeHello& hello) const;
 
   // Where the cluster file is no longer what is served, in words for status.
@@ -54,6 +54,8 @@ class MemberChanges {
  private:
   const core::Member* Find(const std::string& name) const;
   bool InFile(const std::string& name) const;
+  // Whether a memory node is attached that is not.
+  bool HasAdded() const;
   // Memory nodes of that name and others, absent ones too.
   std::vector<std::string> MemoryNames() const;
   absl::Status CheckPolicy() const;

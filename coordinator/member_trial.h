@@ -32,11 +32,13 @@ class MemberTrial {
   // Errors: kUnavailable  nothing could serve; else of EpochForming::Form().
   absl::Status CheckWithout(const std::string& name) const;
 
-  // Whether they fit with a memory node more.
-  // Errors: of EpochForming::Form(), and kInvalidArgument for windows that grow too large.
+  // Whether they fit with a memory node more, those counted that are set aside.
+  // Errors: of EpochForming::Form(), kInvalidArgument for windows that grow too large, and
+  //         kFailedPrecondition for those that exceed the only compute node's memory_budget.
   absl::Status CheckWith(const EpochMember& node) const;
 
  private:
+  absl::Status CheckBudget(const FormedEpoch& formed) const;
   // The membership without them; `serves`: whether it would serve.
   core::Membership Without(const std::vector<std::string>& names, bool& serves) const;
 

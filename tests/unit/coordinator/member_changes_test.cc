@@ -72,15 +72,20 @@ class MemberChangesTest : public ::testing::Test {
             .version = std::string(kVersion)};
   }
   // Lets a node in as the engine does: asks the changes first, and tells them of it.
-  absl::Status Join(const std::string& name, uint64_t capacity = uint64_t{1} << 20,
-                    const std::string& device = "cpu") {
+  absl::Status JoinInThisTurn(const std::string& name, uint64_t capacity = uint64_t{1} << 20,
+                              const std::string& device = "cpu") {
     const NodeHello hello = HelloOf(name, capacity, device);
     const absl::Status may = changes_->CheckJoin(hello);
     if (may.ok()) {
       ports_[name] = std::make_shared<StubPort>();
       members_->Joined(hello, ports_[name]);
-      members_->Advance();
     }
+    return may;
+  }
+  absl::Status Join(const std::string& name, uint64_t capacity = uint64_t{1} << 20,
+                    const std::string& device = "cpu") {
+    const absl::Status may = JoinInThisTurn(name, capacity, device);
+    members_->Advance();
     return may;
   }
   void Serve() {
@@ -307,6 +312,123 @@ TEST_F(MemberChangesTest, ANodeWithWhichWindowsNoLongerHoldARequestIsNotAdded) {
               AllOf(HasSubstr("could not serve with"), HasSubstr("fetch.window: 20")));
   EXPECT_TRUE(members_->serving());
   EXPECT_THAT(owner_.stopped, IsEmpty());
+}
+
+TEST_F(MemberChangesTest, ANodeOfTheFileStaysOutWhereAnAddedOneHasItsWindows) {
+  EngineOptions options = OptionsThatFetch(/*window_bytes=*/20 << 10);
+  options.policies.erase(options.policies.begin());
+  SetOptions(options);
+  Serve();
+  members_->Left({.name = "m1", .port = ports_["m1"].get()});
+  members_->Advance();
+  Settle();
+  ASSERT_TRUE(Add("m2").ok());
+  ASSERT_TRUE(Join("m2").ok());
+  Settle();
+  const absl::Status refused = Join("m1");
+  EXPECT_TRUE(absl::IsFailedPrecondition(refused));
+  EXPECT_THAT(
+      std::string(refused.message()),
+      AllOf(HasSubstr("could not serve with memory node m1"), HasSubstr("fetch.window: 20")));
+  EXPECT_TRUE(members_->serving());
+  EXPECT_THAT(owner_.stopped, IsEmpty());
+  ASSERT_TRUE(Drain("m2").ok());
+  Settle();
+  EXPECT_TRUE(Join("m1").ok());
+  EXPECT_THAT(owner_.begun.back().memory_nodes, ElementsAre("m0", "m1"));
+}
+
+// It is tried again in a while, and windows have to hold a request then, too.
+TEST_F(MemberChangesTest, ANodeThatIsSetAsideCountsAsThereWhereAnotherIsAdded) {
+  EngineOptions options = OptionsThatFetch(/*window_bytes=*/20 << 10);
+  options.policies.erase(options.policies.begin());
+  SetOptions(options);
+  for (const core::Member& member : options_.nodes) {
+    ASSERT_TRUE(Join(member.name).ok());
+  }
+  members_->Fault("m1", members_->membership().epoch(), absl::InternalError("no room"));
+  members_->Advance();
+  Settle();
+  ASSERT_THAT(owner_.begun.back().memory_nodes, ElementsAre("m0"));
+  EXPECT_TRUE(absl::IsFailedPrecondition(Add("m2")));
+  ASSERT_TRUE(Drain("m1").ok());
+  EXPECT_TRUE(Add("m2").ok());
+}
+
+// A stream that broke at one end alone: its node is told that its name is taken, and tries again.
+TEST_F(MemberChangesTest, ANodeThatIsSetAsideIsNotCountedTwiceWhereItComesAnew) {
+  EngineOptions options = OptionsThatFetch(/*window_bytes=*/20 << 10);
+  options.policies.erase(options.policies.begin());
+  SetOptions(options);
+  Serve();
+  members_->Left({.name = "m1", .port = ports_["m1"].get()});
+  members_->Advance();
+  Settle();
+  ASSERT_TRUE(Add("m2").ok());
+  ASSERT_TRUE(Join("m2").ok());
+  members_->Fault("m2", members_->membership().epoch(), absl::InternalError("no room"));
+  members_->Advance();
+  Settle();
+  ASSERT_THAT(owner_.begun.back().memory_nodes, ElementsAre("m0"));
+  EXPECT_TRUE(JoinInThisTurn("m2").ok());
+  EXPECT_THAT(ports_["m2"]->refused, ElementsAre(HasSubstr("already part of this cluster")));
+}
+
+// One on a GPU too: the file named it.
+TEST_F(MemberChangesTest, ANodeOfTheFileComesBackToAddedOnesThatItFits) {
+  EngineOptions options = Options();
+  options.scheduler.prompt_rows_max = 8;
+  SetOptions(options);
+  Serve();
+  members_->Left({.name = "m1", .port = ports_["m1"].get()});
+  members_->Advance();
+  Settle();
+  ASSERT_TRUE(Add("m2").ok());
+  ASSERT_TRUE(JoinInThisTurn("m2").ok());
+  ASSERT_TRUE(Join("m1", uint64_t{1} << 20, "cuda:0").ok());
+  EXPECT_THAT(owner_.begun.back().memory_nodes, ElementsAre("m0", "m1", "m2"));
+  EXPECT_THAT(owner_.stopped, IsEmpty());
+}
+
+// 30 KiB leave 5 KiB for each window of three nodes, and too little for those of four.
+TEST_F(MemberChangesTest, OfTwoAddedNodesThatComeInOneTurnTheSecondIsTriedWithTheFirst) {
+  EngineOptions options = OptionsThatFetch(/*window_bytes=*/30 << 10);
+  options.policies.erase(options.policies.begin());
+  SetOptions(options);
+  Serve();
+  ASSERT_TRUE(Add("m2").ok());
+  ASSERT_TRUE(Add("m3").ok());
+  ASSERT_TRUE(JoinInThisTurn("m2").ok());
+  EXPECT_TRUE(absl::IsFailedPrecondition(JoinInThisTurn("m3")));
+  members_->Advance();
+  Settle();
+  EXPECT_THAT(owner_.begun.back().memory_nodes, ElementsAre("m0", "m1", "m2"));
+  EXPECT_THAT(owner_.stopped, IsEmpty());
+}
+
+// Two windows for replies, of 4 KiB each, for each memory node.
+TEST_F(MemberChangesTest, ANodeWhoseWindowsTheComputeNodesBudgetHasNoRoomForIsNotAdded) {
+  constexpr uint64_t kWeights = uint64_t{1} << 20;
+  SetOptions(Options());
+  Serve();
+  members_->TakeStatus("c0", 0,
+                       {.memory = {{"weights", kWeights}, {"windows", 16 << 10}},
+                        .memory_budget = kWeights + (20 << 10)});
+  const absl::Status refused = Add("m2");
+  EXPECT_TRUE(absl::IsFailedPrecondition(refused));
+  EXPECT_THAT(std::string(refused.message()),
+              AllOf(HasSubstr("could not serve with memory node m2"),
+                    HasSubstr("c0 has memory_budget 1.0 MiB"), HasSubstr("24.0 KiB are windows")));
+  EXPECT_TRUE(members_->serving());
+  // A report may be of an epoch with more memory nodes than there are.
+  members_->TakeStatus("c0", 0,
+                       {.memory = {{"weights", kWeights}, {"windows", 24 << 10}},
+                        .memory_budget = kWeights + (20 << 10)});
+  ASSERT_TRUE(Drain("m1").ok());
+  Settle();
+  EXPECT_TRUE(Add("m2").ok());
+  EXPECT_TRUE(Join("m2").ok());
+  EXPECT_THAT(owner_.begun.back().memory_nodes, ElementsAre("m0", "m2"));
 }
 
 TEST_F(MemberChangesTest, AnAddedNodeIsOnAProcessorWherePromptsAreRows) {
