@@ -64,19 +64,14 @@ class Bench:
         return step, seconds / tokens if tokens else 0.0, words
 
 
-def weight_bytes(shape):
-    """Of a layer's matrices, in bf16."""
-    return 2 * (4 * shape.width * shape.width + 3 * shape.width * shape.hidden)
-
-
 def streamed(folder, make, ratios, rows, lanes):
     """Weights come over the bus too: (c, full transfer, split by the policy, bound of the throughput)."""
     random_llama.write(pathlib.Path(folder), STREAMED)
     # Slots, and what does not stream; embeddings and LM head are small.
-    budget = (2 if lanes == 1 else 3) * weight_bytes(STREAMED) + (3 << 20)
+    budget = (2 if lanes == 1 else 3) * STREAMED.layer_bytes() + (3 << 20)
     bench = Bench(folder, rows, STREAMED_CONTEXT, lanes, budget)
     kv = rows * STREAMED_CONTEXT * STREAMED.kv_bytes()
-    share = kv / weight_bytes(STREAMED)
+    share = kv / STREAMED.layer_bytes()
     time = streamed_time if lanes == 1 else streamed_time_of_lanes
     print(f"\nWeights streamed over the same bus: {STREAMED.layers} layers, K and V {share:.1f} times their bytes, {rows} rows in {lanes} lanes\n")
     print("| c | bus, MB/s | full transfer, ms a step | split by the policy | ms a step | throughput | the paper's bound | bound of these lanes |\n"

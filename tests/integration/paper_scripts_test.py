@@ -21,6 +21,7 @@ import headinfer_models  # noqa: E402
 import paper_alisa  # noqa: E402
 import paper_alisa_figures as alisa  # noqa: E402
 import paper_headinfer  # noqa: E402
+import paper_hybridserve  # noqa: E402
 import paper_hybridserve_figures as hybridserve  # noqa: E402
 import paper_kvpr  # noqa: E402
 import paper_kvpr_figures as kvpr  # noqa: E402
@@ -86,6 +87,15 @@ class FormulaTest(unittest.TestCase):
                 self.assertAlmostEqual(shared.streamed_gain(kv, c, shared.streamed_time_of_the_paper), (kv + 1) / paper - 1, places=3)
         self.assertAlmostEqual(shared.streamed_gain(8, 0.25, shared.streamed_time_of_the_paper), 0.552, places=3)
 
+    def test_the_best_share_of_activations_that_stay_is_that_of_brute_force(self):
+        shares = [share / self.TOKENS for share in range(self.TOKENS + 1)]
+        for c in RATIOS:
+            for weights in (0, 0.125, 0.5, 2):
+                for other in (0, 0.3):
+                    best = min(max(weights + 1 - share, share * c + other) for share in shares)
+                    self.assertAlmostEqual(paper_hybridserve.resident_formula(c, other, weights), best / (weights + 1), places=3)
+                self.assertAlmostEqual(paper_hybridserve.resident_bound(c, weights), 1 + 1 / max(c, weights))
+
     def test_geometric_means(self):
         self.assertAlmostEqual(shared.geometric_mean([1, 4]), 2)
         self.assertAlmostEqual(shared.geometric_mean([0.22] * 3), 0.22)
@@ -122,6 +132,13 @@ class ModelTest(unittest.TestCase):
         self.assertEqual(tensors["model.layers.0.self_attn.q_proj.weight"][0], [128, 64])
         self.assertEqual(tensors["model.layers.0.self_attn.o_proj.weight"][0], [64, 128])
         self.assertEqual(shape.kv_bytes(), 2 * tensors["model.layers.0.self_attn.k_proj.weight"][0][0] * 2)
+
+    def test_layers_of_a_llama_are_those_of_its_file(self):
+        for shape in (random_llama.Shape(layers=2, width=64, hidden=32, heads=4, kv_heads=2), random_llama.Shape(layers=1, width=64, hidden=32, heads=4, kv_heads=2, head_width=32)):
+            with tempfile.TemporaryDirectory() as folder:
+                random_llama.write(pathlib.Path(folder), shape)
+                matrices = [size for name, (sizes, size) in tensors_of(pathlib.Path(folder)).items() if ".layers.0." in name and len(sizes) == 2]
+            self.assertEqual(sum(matrices), shape.layer_bytes())
 
     def test_a_budget_has_room_for_the_slots_and_not_for_the_model(self):
         for shape in shared.MODELS.values():
@@ -492,6 +509,40 @@ class FiguresTest(unittest.TestCase):
             _, text = printed(paper_alisa.speed, arguments)
         self.assertIn("| bf16 | 100% | 200 | 1.00 |\n| bf16 | 50% | 100 | 0.50 |\n", text)
         self.assertEqual(progress.getvalue(), "[1/2] steps, bf16, 100% of the tokens\n[2/2] steps, bf16, 50% of the tokens\n")
+
+
+class PapersSetUpTest(unittest.TestCase):
+    """HybridServe's: weights over the same bus, activations on the device."""
+
+    def measure(self, steps, **keys):
+        """What was run, the points and what is printed, where a step takes steps[context, activations stay] seconds."""
+        asked = argparse.Namespace(**{"rows": 8, "lanes": 2, "streamed_ratios": "0.5", "streamed_contexts": "448,1792", **keys})
+        made = []
+
+        def run(bench, percent, transport, resident=False):
+            made.append((bench.budget, percent, resident, "bus=" in transport))
+            kv = bench.rows * bench.context * bench.shape.layers * bench.shape.kv_bytes()
+            return paper_hybridserve.Point(steps[bench.context, resident], 1e-6, kv / 1e6, 0.5, 0.0, 75.0 if resident else 0.0, "words")
+
+        with mock.patch.object(paper_hybridserve.Bench, "run", run), tempfile.TemporaryDirectory() as folder, contextlib.redirect_stderr(io.StringIO()):
+            points, text = printed(paper_hybridserve.streamed_resident, folder, 1e-6, asked)
+            _, verdicts = printed(paper_hybridserve.judge_streamed, points)
+        return made, points, text + verdicts
+
+    def test_both_ways_stream_their_weights_over_one_bus(self):
+        steps = {(448, False): 0.3, (448, True): 0.125, (1792, False): 0.9, (1792, True): 0.5}
+        made, points, text = self.measure(steps)
+        budget = 3 * paper_hybridserve.STREAMED.layer_bytes() + (3 << 20)
+        self.assertEqual(made, 2 * [(budget, 0, False, True), (budget, "auto", True, True)])
+        self.assertEqual([round(point["weights"], 3) for point in points], [0.5, 0.125])
+        # Half as long to make as to send: 1 + 1 / c with weights of no more than that.
+        self.assertIn("| 0.5 | 448 | 0.50 | 1024 | 300 | 125 | 75% | 2.40 (3.00; 3.00) |", text)
+        self.assertIn("as in the paper: 2.40 times K and V alone at c = 0.5 (bound 3.00; the paper's mean over another engine 2.19): reproduced.", text)
+        self.assertIn("Farthest from the formula: c = 0.5 at 1792 tokens, 1.80 for 3.00 (asked: within 10%): not reproduced.", text)
+
+    def test_what_no_bound_allows_has_no_verdict(self):
+        _, _, text = self.measure({(448, False): 1.0, (448, True): 0.6}, streamed_ratios="2", streamed_contexts="448")
+        self.assertIn("as in the paper: none was asked for whose bound allows the paper's 2.19: not measured.", text)
 
 
 class SpeedTest(unittest.TestCase):
