@@ -611,6 +611,16 @@ class OptionsTest(unittest.TestCase):
         self.assertIn("Of the other two the better one: 80% a stride, 50% the most recent; in float64: 80% the most recent, 50% the most recent.", text)
 
 
+    def test_int8_is_judged_by_bf16_with_the_same_pattern_and_tokens(self):
+        points = [{"first": 0, "kv": form, "pattern": pattern, "ratio": ratio, "perplexity": found, "dense": 1.0, "float64": math.nan}
+                  for form, pattern, ratio, found in (("bf16", "local", 0.5, 4.0), ("bf16", "local", 0.2, 5.0), ("bf16", "strided", 0.5, 10.0), ("int8", "local", 0.5, 4.1),
+                                                      ("int8", "local", 0.2, 4.9), ("int8", "strided", 0.2, 9.0))]
+        _, text = printed(paper_alisa.judge, points)
+        self.assertIn("INT8 with local: 0.980 to 1.025 times bf16's perplexity at the same tokens.\n", text)
+        self.assertNotIn("INT8 with strided", text)  # At other tokens.
+        _, text = printed(paper_alisa.judge, [point for point in points if point["kv"] == "int8"])
+        self.assertNotIn("INT8 with", text)
+
     def test_what_float64_has_no_figure_of_is_left_out(self):
         points = [{"first": first, "kv": "bf16", "pattern": pattern, "ratio": ratio, "perplexity": found, "dense": 1.0, "float64": wanted}
                   for first, pattern, ratio, found, wanted in (
