@@ -191,10 +191,10 @@ def main():
     parser.add_argument("--link", default="throttle(bandwidth=500MB)+shm", help="transport of the speed figure")
     parser.add_argument("--images", default=IMAGES, help="folder of the SVG figures")
     names = paper_alisa_figures.PARTS
-    add_parts(parser, names)
+    add_parts(parser, names, paper_alisa_figures.MINUTES)
     arguments = parser.parse_args()
     print(f"machine {processor.machine()}")
-    found = run_asked(arguments, names, paper_alisa_figures.Bench, run_claims)
+    found = run_asked(arguments, names, paper_alisa_figures.Bench, run_claims, paper_alisa_figures.MINUTES)
     if arguments.json:
         with open(arguments.json, "w", encoding="utf-8") as out:
             json.dump({"machine": processor.machine(), "arguments": vars(arguments), **found}, out, indent=1)

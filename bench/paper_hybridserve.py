@@ -220,19 +220,20 @@ def main():
     parser.add_argument("--rows", type=int, default=8)
     parser.add_argument("--context", type=int, default=512)
     parser.add_argument("--lanes", type=int, default=2, help="mini-batches: one's K and V are on the link while another one's are made")
-    parser.add_argument("--resident", action="store_true", help="with --claims: activations on the compute node, too")
+    parser.add_argument("--resident", action="store_true", help="with --claims: activations on the compute node, too: 8 minutes")
     parser.add_argument("--ratios", default="0.5,1,2,4", help="values of c")
     parser.add_argument("--streamed-ratios", default="0.5,1", help="with --resident: values of c with weights streamed too; empty: none")
     parser.add_argument("--streamed-contexts", default="448,1792", help="tokens of a row there: a layer's weights have a half and an eighth of the bytes of its K and V")
     parser.add_argument("--c", type=float, default=paper_hybridserve_figures.C, help="of the narrowest model, for the figures in shape")
     parser.add_argument("--images", default=IMAGES, help="folder of the SVG figures")
     names = paper_hybridserve_figures.PARTS
-    add_parts(parser, names)
+    add_parts(parser, names, paper_hybridserve_figures.MINUTES)
     arguments = parser.parse_args()
     if arguments.resident and not arguments.claims:
         parser.error("--resident is a set-up of --claims: give both")
     print(f"machine {processor.machine()}")
-    found = run_asked(arguments, names, lambda folder, images: paper_hybridserve_figures.Bench(folder, images, arguments.c), run_claims)
+    found = run_asked(arguments, names, lambda folder, images: paper_hybridserve_figures.Bench(folder, images, arguments.c), run_claims,
+                      paper_hybridserve_figures.MINUTES)
     if arguments.json:
         with open(arguments.json, "w", encoding="utf-8") as out:
             json.dump({"machine": processor.machine(), "arguments": vars(arguments), **found}, out, indent=1)

@@ -169,15 +169,15 @@ def main():
     parser.add_argument("--streamed-ratios", default="0.25,1", help="values of c with streamed weights")
     parser.add_argument("--streamed-lanes", type=int, default=8, help="lanes with streamed weights: the paper's batches")
     parser.add_argument("--sweep", default="0,20,40,60,80,100", help="per cent of tokens recomputed, at c = 1/4")
-    parser.add_argument("--resident", action="store_true", help="with --claims: activations on the compute node, too")
+    parser.add_argument("--resident", action="store_true", help="with --claims: activations on the compute node, too: 8 minutes")
     parser.add_argument("--images", default=IMAGES, help="folder of the SVG figures")
     names = paper_kvpr_figures.PARTS
-    add_parts(parser, names)
+    add_parts(parser, names, paper_kvpr_figures.MINUTES)
     arguments = parser.parse_args()
     if arguments.resident and not arguments.claims:
         parser.error("--resident is a set-up of --claims: give both")
     print(f"machine {processor.machine()}")
-    found = run_asked(arguments, names, paper_kvpr_figures.Bench, run_claims)
+    found = run_asked(arguments, names, paper_kvpr_figures.Bench, run_claims, paper_kvpr_figures.MINUTES)
     if arguments.json:
         with open(arguments.json, "w", encoding="utf-8") as out:
             json.dump({"machine": processor.machine(), "arguments": vars(arguments), **found}, out, indent=1)

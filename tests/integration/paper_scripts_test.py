@@ -545,6 +545,60 @@ class PapersSetUpTest(unittest.TestCase):
         self.assertIn("as in the paper: none was asked for whose bound allows the paper's 2.19: not measured.", text)
 
 
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+class ProgressTest(unittest.TestCase):
+    def said(self, out, at, count, seconds=None):
+        """Lines of so many steps, which begin at these times."""
+        with mock.patch.object(shared.time, "monotonic", side_effect=at):
+            steps = shared.Steps(count, seconds, out)
+            for number in range(1, count + 1):
+                steps.say(f"step {number}")
+        return out.getvalue().splitlines()
+
+    def test_a_terminal_has_a_bar_and_the_time_to_go(self):
+        # The clock is read once at the start, and for each step behind which one has been done.
+        lines = self.said(Terminal(), [0, 30, 300, 330], 4)
+        self.assertEqual(lines, ["[....................] 1/4 step 1", "[#####...............] 2/4 step 2; 2 min to go", "[##########..........] 3/4 step 3; 5 min to go",
+                                 "[###############.....] 4/4 step 4; 2 min to go"])
+
+    def test_what_steps_take_is_told_before_one_is_done(self):
+        lines = self.said(Terminal(), [0, 20, 40], 3, [10, 50, 0])
+        self.assertEqual([line.split("; ")[1] for line in lines], ["1 min to go", "2 min to go", "0 s to go"])
+
+    def test_elsewhere_lines_are_plain(self):
+        self.assertEqual(self.said(io.StringIO(), [0, 30], 2), ["[1/2] step 1", "[2/2] step 2"])
+
+    def test_each_command_takes_ten_minutes_at_most_or_says_in_what_turns(self):
+        for module in (kvpr, hybridserve, alisa):
+            minutes = dict(module.MINUTES)
+            self.assertLessEqual(minutes.pop(shared.CLAIMS), shared.MINUTES_MOST)
+            self.assertEqual(set(minutes), set(module.PARTS))
+            self.assertLessEqual(max(minutes.values()), shared.MINUTES_MOST)
+        self.assertLessEqual(paper_headinfer.LONG_MINUTES, shared.MINUTES_MOST)
+        for minutes in (paper_headinfer.MINUTES, *(module.MINUTES for module in (kvpr, hybridserve, alisa))):
+            total = sum(value for name, value in minutes.items() if name != shared.CLAIMS)
+            self.assertEqual("; in turns: " in shared.minutes_in_words(minutes), total > shared.MINUTES_MOST)
+
+    def test_parts_that_take_too_long_together_are_told_in_turns(self):
+        minutes = {"figure 1": 6, "figure 2": 3.5, "figure 3": 4, "figure 4": 12, shared.CLAIMS: 5}
+        self.assertEqual(shared.minutes_in_words(minutes), "About 25.5 minutes on two quiet cores for all: figure 1 6, figure 2 3.5, figure 3 4, figure 4 12. That is more than 10; in turns: "
+                                                           "figure 1, figure 2; figure 3; figure 4. The claims (--claims): 5.")
+        self.assertEqual(shared.minutes_in_words({"table 1": 1}), "About 1 minutes on two quiet cores for all: table 1 1.")
+
+    def test_all_parts_begin_with_what_they_take(self):
+        arguments = argparse.Namespace(only="alisa", claims=False, figure=None, images=None)
+        parts = {"figure 1": lambda _: 1, "figure 2": lambda _: 2}
+        for asked in (None, ["2"]):
+            arguments.figure = asked
+            _, text = printed(shared.run_asked, arguments, parts, shared.Bench, None, {"figure 1": 2, "figure 2": 0, shared.CLAIMS: 3})
+            self.assertEqual("About 2 minutes on two quiet cores" in text, asked is None)
+            self.assertEqual("All of it took" in text, asked is None)
+
+
 class SpeedTest(unittest.TestCase):
     def test_steps_of_a_share_of_the_tokens_are_those_at_the_context_asked_for(self):
         running = mock.Mock(row_seconds=lambda rows, context: rows * context / 1e6)
@@ -644,8 +698,8 @@ class CommandTest(unittest.TestCase):
         for name, words in (("kvpr", ("{6,7,9,10,12,14}", "--table {2}", "--claims")), ("hybridserve", ("{4,6,12,13,14,15}",)), ("alisa", ("{9,10,11,12}",)), ("headinfer", ("{3,14}", "--long"))):
             done = subprocess.run([REPO / "bench/run.sh", "paper", "--", "--only", name, "--help"], capture_output=True, text=True, check=False)
             self.assertEqual(done.returncode, 0, done.stderr)
-            for word in words:
-                self.assertIn(word, done.stdout)
+            for word in (*words, "minutes on two quiet cores for all: "):
+                self.assertIn(word, " ".join(done.stdout.split()))
 
 
 if __name__ == "__main__":
