@@ -13,6 +13,7 @@ namespace {
 // A layer of OPT-6.7B: rows of 4096 elements of 2 bytes, of 32 sequences of 1024 tokens.
 constexpr LayerToken kOpt = {.activation = 2 * 4096, .kv = 2 * 2 * 4096};
 constexpr uint64_t kTokens = 32 * 1024;
+constexpr double kAll = 32 * 1024;
 
 TEST(LayerBuffersTest, SplitsAreThePapersEquation6) {
   EXPECT_EQ(SplitBytes(kOpt, kTokens, 0), uint64_t{512} << 20);
@@ -35,9 +36,8 @@ TEST(LayerBuffersTest, NoSplitTakesMoreThanTheMostOfAll) {
 
 // Tokens whose activations stay take no buffer.
 TEST(LayerBuffersTest, WhatComesOfHybridTokensHasRoom) {
-  EXPECT_EQ(HybridBytes(kOpt, WithShare({}, kTokens, 0.25)),
-            SplitBytes(kOpt, kTokens, kTokens / 4));
-  const HybridTokens tokens = WithShare({.resident = kTokens / 2}, kTokens, 0.5);
+  EXPECT_EQ(HybridBytes(kOpt, WithShare({}, kAll, 0.25)), SplitBytes(kOpt, kTokens, kTokens / 4));
+  const HybridTokens tokens = WithShare({.resident = kAll / 2}, kAll, 0.5);
   EXPECT_EQ(HybridBytes(kOpt, tokens), uint64_t{320} << 20);
   EXPECT_EQ(HybridBytes({.activation = 3, .kv = 5}, {.activations = 0.5, .kv = 1}), 7u);
 }
