@@ -114,7 +114,7 @@ def limits_of(suites, name, spent):
     seconds_max, arguments = suites[name]
     if name != LAST:
         return seconds_max, arguments
-    seconds_max = max(seconds_max, int(sum(limit for limit, _ in suites.values()) - spent))
+    seconds_max = max(END_SECONDS + 1, int(sum(limit for limit, _ in suites.values()) - spent))
     return seconds_max, [*arguments, "--seconds", str(seconds_max - END_SECONDS)]
 
 

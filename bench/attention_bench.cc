@@ -358,8 +358,10 @@ class Bench {
   // turns.
   void Weights() {
     std::printf(
-        "\ndecode of 4 rows at a time from DRAM, with weights summed over heads: time over that "
-        "without them, median (best)\n");
+        "\ndecode of 4 rows at a time from DRAM, with weights summed over heads: time over that of "
+        "the turns without them before and after\n");
+    std::printf("%9s %6s %8s %8s %14s %6s\n", "head_dim", "group", "context", "median", "quartiles",
+                "turns");
     for (const uint32_t head_dim : options_.head_dims) {
       for (const uint32_t group : options_.groups) {
         for (const uint32_t context : options_.contexts) {
@@ -369,18 +371,30 @@ class Bench {
     }
   }
 
+  // Turns are of the same threads on the same cores and a millisecond or two long, in which the
+  // machine does not change much, and each goes on where the last one ended, so that no K and V are
+  // in a cache.
   void WeightsOne(uint32_t head_dim, uint32_t group, uint32_t context) {
     constexpr size_t kRows = 4;
+    constexpr size_t kTurnBytes = size_t{48} << 20;
+    constexpr int kPairs = 16;  // How many pairs of turns a repeat has.
     const AttentionDescriptor d = Describe(head_dim, group == 3 ? 3 : 4, group);
     const size_t slots = Slots(d, arena_.bytes());
     const std::vector<uint32_t> tokens(slots / context / kRows * kRows, context);
+    if (tokens.empty()) {
+      std::printf("%9u %6u %8u: the arena is too small\n", head_dim, group, context);
+      return;
+    }
     const Batch batch = MakeBatch(arena_, d, slots, Contiguous(tokens), 1);
     compute_node::WeighedAttention attention(kernel_, pool_, {&d, 1}, 1, context);
     std::vector<float> summed(kRows * size_t{context});
     std::vector<compute_node::WeighedAttention::Item> items(kRows);
-    const auto run = [&](bool weighed) {
+    const size_t call_bytes = batch.kv_bytes / tokens.size() * kRows;
+    const size_t calls = std::max<size_t>(1, kTurnBytes / call_bytes);
+    size_t first = 0;
+    const auto turn = [&](bool weighed) {
       return Seconds([&] {
-        for (size_t first = 0; first < batch.items.size(); first += kRows) {
+        for (size_t call = 0; call < calls; ++call) {
           for (size_t row = 0; row < kRows; ++row) {
             items[row] = {.attention = batch.items[first + row],
                           .weights = weighed ? summed.data() + row * context : nullptr,
@@ -390,23 +404,30 @@ class Bench {
             std::fill(summed.begin(), summed.end(), 0.0f);
           }
           attention.Attend(d, batch.kv, items);
+          first = (first + kRows) % batch.items.size();
         }
       });
     };
-    run(true);  // Memory of weights has grown afterwards.
+    turn(true);  // Memory of weights has grown afterwards.
     std::vector<double> ratios;
-    for (int i = 0; i < options_.repeats; ++i) {
-      const double before = run(false);
-      const double with = run(true);
-      ratios.push_back(2 * with / (before + run(false)));
+    double before = turn(false);
+    for (int i = 0; i < options_.repeats * kPairs; ++i) {
+      const double with = turn(true);
+      const double after = turn(false);
+      ratios.push_back(2 * with / (before + after));
+      before = after;
     }
-    const double best = *std::min_element(ratios.begin(), ratios.end());
-    std::printf("%9u %6u %8u %8.3f (%.3f)\n", head_dim, group, context, Median(ratios), best);
+    std::sort(ratios.begin(), ratios.end());
+    const double low = ratios[ratios.size() / 4];
+    const double high = ratios[ratios.size() * 3 / 4];
+    std::printf("%9u %6u %8u %8.3f %8.3f-%.3f %6zu\n", head_dim, group, context, Median(ratios),
+                low, high, ratios.size());
     result_["weights"].push_back({{"head_dim", head_dim},
                                   {"group", group},
                                   {"context", context},
                                   {"ratio", Median(ratios)},
-                                  {"ratio_best", best}});
+                                  {"ratio_quartiles", {low, high}},
+                                  {"turns", ratios.size()}});
   }
 
   double MeasureOnce(const Batch& batch) {

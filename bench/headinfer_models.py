@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The memory that contexts of real models' shapes take, from what a compute node with two layers of such a shape accounts for: HeadInfer's Tables
-3, 5 and 10. Weights and scratch are scaled to all layers and the whole vocabulary; windows grow with the context."""
+"""The memory that contexts of real models' shapes take, from what compute nodes with two layers of such a shape account for: HeadInfer's Tables
+3, 5 and 10. Weights and scratch are scaled to all layers and the whole vocabulary; windows grow with the context. Two nodes, one with chunks twice as
+long as the other's, tell what a token of a chunk takes from what is there whatever the chunk."""
 
 import dataclasses
 import functools
@@ -17,7 +18,7 @@ from programs import program
 
 KIB, MIB, GIB = 2**10, 2**20, 2**30
 ELEMENT = 2
-TRIED_CHUNK = 1024  # Tokens, of the node by which the chunk is chosen.
+TRIED_CHUNK = 2048  # Tokens, of the longer chunks by which the chunk is chosen.
 ALL = 17 * GIB  # At most, of Llama-3-8B at 1M tokens, as the paper measured its own.
 LOGIT_ROWS = 64  # That are there at once.
 CARD = 24 * GIB
@@ -55,15 +56,48 @@ PAPER = {
 
 
 @dataclasses.dataclass
+class Line:
+    """Bytes by the tokens of a chunk."""
+
+    fixed: float
+    token: float
+
+    def at(self, tokens):
+        return self.fixed + self.token * tokens
+
+
+def line_through(half, whole, chunk):
+    """By the bytes with chunks of half as many tokens, and of so many."""
+    token = (whole - half) / (chunk - chunk // 2)
+    return Line(whole - token * chunk, token)
+
+
+@dataclasses.dataclass
 class Accounting:
     """Bytes of a whole model on a node that holds all its weights."""
 
     model: Model
     weights: float
-    scratch: float  # K and V of a chunk, in all layers.
-    activations: float  # Of a chunk.
-    headers: float  # Of windows, whatever they hold.
+    scratch_line: Line  # K and V of a chunk, in all layers.
+    activation_line: Line  # Values of a chunk's rows; fixed are those of a tile of rows, and logits.
+    header_line: Line  # What windows have besides K and V of the context.
     chunk: int  # Tokens.
+
+    @property
+    def lines(self):
+        return self.scratch_line, self.activation_line, self.header_line
+
+    @property
+    def scratch(self):
+        return self.scratch_line.at(self.chunk)
+
+    @property
+    def activations(self):
+        return self.activation_line.at(self.chunk)
+
+    @property
+    def headers(self):
+        return self.header_line.at(self.chunk)
 
     @property
     def head(self):
@@ -76,14 +110,15 @@ class Accounting:
 
     @property
     def token(self):
-        """Activations of a token of a prompt that is not cut into chunks."""
-        return self.activations / self.chunk
+        """Activations of a token, of a chunk or of a prompt that is not cut into chunks."""
+        return self.activation_line.token
 
     def contexts(self, groups=()):
         """Tokens that fit into the card: {way: tokens}, with ways and so many heads a group."""
         rest = CARD - self.weights
         chunked = rest - self.activations - self.scratch - self.headers
-        found = {"standard": rest / (self.token_kv + self.token), "layer by layer": rest / (2 * self.model.shape.kv_heads * self.head + self.token),
+        whole = rest - self.activation_line.fixed
+        found = {"standard": whole / (self.token_kv + self.token), "layer by layer": whole / (2 * self.model.shape.kv_heads * self.head + self.token),
                  "chunked prefill": (rest - self.activations) / self.token_kv}
         found |= {heads: chunked / (2 * self.head * heads) for heads in groups}
         return {way: max(0, int(tokens)) for way, tokens in found.items()}
@@ -97,28 +132,34 @@ def weights_of(model):
 
 
 def accounting(model, parts, tokens, chunk):
-    """`parts`: bytes by name of a node with two layers, windows of one head a group for contexts of so many tokens, and chunks of so many."""
-    head = 2 * ELEMENT * model.shape.head_dim
-    return Accounting(model, weights_of(model), parts["kv"] * model.layers / model.shape.layers,
-                      parts["activations"] + 4 * LOGIT_ROWS * (model.vocabulary - random_llama.BYTES - 1), parts["windows"] - 2 * tokens * head, chunk)
+    """`parts`: bytes by name of two nodes with two layers, windows of one head a group for contexts of so many tokens, and chunks of half as many as `chunk`
+    and of so many."""
+    scratch, activations, headers = (line_through(*(of[part] for of in parts), chunk) for part in ("kv", "activations", "windows"))
+    scratch = Line(scratch.fixed * model.layers / model.shape.layers, scratch.token * model.layers / model.shape.layers)
+    activations.fixed += 4 * LOGIT_ROWS * (model.vocabulary - random_llama.BYTES - 1)
+    headers.fixed -= 2 * tokens * 2 * ELEMENT * model.shape.head_dim
+    return Accounting(model, weights_of(model), scratch, activations, headers, chunk)
 
 
 def node_parts(model, tokens, chunk):
-    """What a real node of such a shape accounts for, by name."""
+    """What two real nodes of such a shape account for, by name: one with chunks of half as many tokens, and one with chunks of so many."""
     shape = model.shape
+    window = 2 * tokens * 2 * ELEMENT * shape.head_dim
+    found = []
     with tempfile.TemporaryDirectory(prefix="lamina-headinfer-") as folder:
         random_llama.write(pathlib.Path(folder), shape)
-        window = 2 * tokens * 2 * ELEMENT * shape.head_dim
-        with cluster.Cluster(1, memory_nodes=1, model=folder, running_max=1, chunk_tokens=chunk, scratch_tokens=chunk, sequence_tokens_max=tokens,
-                             capacity=f"{2 * tokens * shape.layers * shape.kv_bytes()}B", fetch=("fetch_heads", {"window": f"{window}B", "heads": 1})) as running:
-            return node_memory.of(running, "c0").parts
+        for size in (chunk // 2, chunk):
+            with cluster.Cluster(1, memory_nodes=1, model=folder, running_max=1, chunk_tokens=size, scratch_tokens=size, sequence_tokens_max=tokens,
+                                 capacity=f"{2 * tokens * shape.layers * shape.kv_bytes()}B", fetch=("fetch_heads", {"window": f"{window}B", "heads": 1})) as running:
+                found.append(node_memory.of(running, "c0").parts)
+    return found
 
 
 def largest_chunk(counted, budget, tokens):
     """By policy fetch_heads (policy/fetch_heads.h): the largest power of two with which a context of so many tokens, one head a group, fits into so many
     bytes, with what a token of another chunk takes."""
-    taken = {"budget": budget, "weights": math.ceil(counted.weights + counted.headers), "head_token": counted.head,
-             "chunk_token": math.ceil((counted.activations + counted.scratch) / counted.chunk), "tokens": tokens, "group": 1}
+    taken = {"budget": budget, "weights": math.ceil(counted.weights + sum(line.fixed for line in counted.lines)), "head_token": counted.head,
+             "chunk_token": math.ceil(sum(line.token for line in counted.lines)), "tokens": tokens, "group": 1}
     command = [program("lamina-bench-heads"), *(f"--{name}={value}" for name, value in taken.items())]
     chunk = int(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
     if chunk == 0:

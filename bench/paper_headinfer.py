@@ -187,9 +187,9 @@ def draw_table14(images, found):
 
 def print_llama(counted, windows, images):
     """Tables 10 and 5; `windows`: bytes at 1M tokens, one head a group."""
-    shape, head = LLAMA.shape, counted.head
-    ours = {"standard": (counted.weights, counted.token_kv * MIB, counted.token * MIB), "chunked prefill": (counted.weights, counted.token_kv * MIB, counted.activations),
-            "layer by layer": (counted.weights, windows + (shape.kv_heads - 1) * 2 * MIB * head, counted.token * MIB),
+    shape, head, whole = LLAMA.shape, counted.head, counted.activation_line.at(MIB)
+    ours = {"standard": (counted.weights, counted.token_kv * MIB, whole), "chunked prefill": (counted.weights, counted.token_kv * MIB, counted.activations),
+            "layer by layer": (counted.weights, windows + (shape.kv_heads - 1) * 2 * MIB * head, whole),
             "head by head": (counted.weights, windows + counted.scratch, counted.activations)}
     table(["GiB at 1M tokens", "weights", "K and V", "activations", "all", "paper: weights / K and V / activations / all"],
           [[name, *(f"{part / GIB:.2f}" for part in of), f"{sum(of) / GIB:.1f}", " / ".join(f"{part:g}" for part in PAPER_TABLE10[name])] for name, of in ours.items()])
@@ -302,7 +302,7 @@ def main():
     print(f"Llama-3-8B's shape by the same accounting, chunks of {chunk} tokens, the largest with which {headinfer_models.ALL // GIB} GiB have room for 1M tokens:")
     parts = headinfer_models.node_parts(LLAMA, MIB, chunk)
     counted = headinfer_models.accounting(LLAMA, parts, MIB, chunk)
-    total, same, llama_contexts = print_llama(counted, parts["windows"], arguments.images)
+    total, same, llama_contexts = print_llama(counted, parts[-1]["windows"], arguments.images)
     models = table3(arguments.images)
     gain = longest[1] / longest[8]
     both = [context for context in contexts if context in times[8]]
@@ -313,7 +313,8 @@ def main():
     print(f"Llama-3-8B's shape at 1M tokens: {total:.1f} GiB (paper 16.7, asked at most {TOTAL_ASKED:g}): {verdict(total <= TOTAL_ASKED)}.")
     for name, holds in same.items():
         print(f"Order of {name}: {verdict(holds)}.")
-    print(f"Activations are {counted.token / KIB:.0f} KiB a token here, where products' outputs are f32, and 64 KiB by the paper's formula: whole prompts weigh more against K and V.")
+    print(f"Activations are {counted.token / KIB:.0f} KiB a token here, of values that cross an attention, and {counted.activation_line.fixed / MIB:.0f} MiB whatever the chunk; "
+          "by the paper's formula 64 KiB a token.")
     print(f"The process has what is accounted for, within 5% or 32 MiB: {'yes' if near else 'no'}.")
     for which, name, label in ((0, "headinfer_prefill", "seconds of a prompt"), (1, "headinfer_decode", "seconds of a token")):
         draw(arguments.images, name, f"HeadInfer: {label}", "tokens", "s",

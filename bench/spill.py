@@ -123,6 +123,11 @@ def mean(turns, key):
     return statistics.mean(one[key] for one in turns)
 
 
+def moving_share(turns):
+    """The part of the loads' time in which something was moved, at most: as if no two moves had been under way at once."""
+    return sum(one["spill"]["seconds_in"] + one["spill"]["seconds_out"] for one in turns) / sum(one["seconds"] for one in turns)
+
+
 def report(spilled, recomputed, arguments):
     """Of both ways, and the ratios."""
     print("| preempted sequences | tokens/s | preempted | tokens computed again | attention reads | failed |\n|---|---|---|---|---|---|")
@@ -140,7 +145,8 @@ def report(spilled, recomputed, arguments):
               "attention_ratio": mean(spilled, "attend_bytes_per_second") / mean(recomputed, "attend_bytes_per_second")}
     asked = f"target {FASTER}" if ratios["predicted_ratio"] >= FASTER else f"{FASTER} is asked where it is predicted"
     print(f"tokens/s over recomputation: {ratios['tokens_per_second_ratio']:.2f}, predicted {ratios['predicted_ratio']:.2f} ({asked})")
-    print(f"attention over that without the tier: {ratios['attention_ratio']:.3f} (target at least {ATTEND})")
+    print(f"attention over that without the tier: {ratios['attention_ratio']:.3f} (target at least {ATTEND}), over all of the loads; something was "
+          f"moved for {100 * moving_share(spilled):.1f}% of their time at most")
     if back > 0:
         bound = sum(tier["bytes_in"] / tier["read_bytes_per_second"] for tier in tiers)
         reads = [tier["read_bytes_per_second"] / 1e9 for tier in tiers]

@@ -174,6 +174,7 @@ struct ScoreResult {
   double perplexity = 0;
   std::vector<std::string> texts;  // Bytes of each token; may be part of a character.
   std::vector<TokenRank> ranks;    // One for each of logprobs, when alternatives were asked for.
+  std::string lossy;               // As Usage::lossy.
 };
 
 struct TokenizeResult {

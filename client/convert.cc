@@ -342,7 +342,8 @@ ScoreResult FromProto(const v1::ScoreResponse& response) {
                         .logprobs = {response.logprobs().begin(), response.logprobs().end()},
                         .nll_sum = response.nll_sum(),
                         .perplexity = response.perplexity(),
-                        .texts = {response.texts().begin(), response.texts().end()}};
+                        .texts = {response.texts().begin(), response.texts().end()},
+                        .lossy = response.lossy()};
   for (const v1::TokenRank& rank : response.ranks()) {
     result.ranks.push_back({.rank = rank.rank(), .top = LogprobsOf(rank.top())});
   }

@@ -279,7 +279,7 @@ void DeviceRemoteAttention::NoteTaken(Lane& lane) {
   const uint32_t layer = lanes_[lane.index].taking_layer;
   const uint32_t index = lane.index;
   const size_t row_bytes = context_.config.layers[layer].q_width() * sizeof(BFloat16);
-  context_.executor.NoteRun(lane.buffers);
+  lane.buffers.NoteRun();
   telemetry::AddTo(context_.counters.device_units, 1);
   Nanos waited = 0;
   size_t received = 0;

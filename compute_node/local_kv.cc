@@ -2,7 +2,6 @@
 #include "compute_node/local_kv.h"
 
 #include <algorithm>
-#include <iterator>
 #include <numeric>
 #include <utility>
 
@@ -82,14 +81,11 @@ absl::Status LocalKv::AddRows(uint32_t lane, plan::SequenceId id, uint32_t first
   return absl::OkStatus();
 }
 
-// From the first to the last row of the step's tail, which are in order.
 void LocalKv::FindRead(const Lane& lane) {
-  const auto before = [](const TailRow& tail, uint32_t row) { return tail.row < row; };
   for (Rows& rows : steps_[lane.index]) {
-    const auto first = std::lower_bound(lane.tail.begin(), lane.tail.end(), rows.first_row, before);
-    const auto end = std::lower_bound(first, lane.tail.end(), rows.first_row + rows.tokens, before);
-    rows.read_from = first == end ? 0 : first->row - rows.first_row;
-    rows.read = first == end ? 0 : std::prev(end)->row - first->row + 1;
+    const RowRange read = RowsRead(lane, rows.first_row, rows.tokens);
+    rows.read_from = read.count == 0 ? 0 : read.first - rows.first_row;
+    rows.read = read.count;
   }
 }
 
@@ -160,9 +156,12 @@ absl::StatusOr<uint64_t> LocalKv::AttendInt8(uint32_t lane, uint32_t layer,
                                              const kernels::MatrixView<BFloat16>& qkv,
                                              const kernels::MatrixView<BFloat16>& out) {
   const AttentionDescriptor& shape = layers_[layer];
+  const bool last = layer + 1 == layers_.size();
   uint64_t context = 0;
   runs_.clear();
   for (const Rows& rows : steps_[lane]) {
+    const uint32_t read = last ? rows.read : rows.tokens;
+    const uint32_t read_from = last ? rows.read_from : 0;
     const BFloat16* const q = qkv.row(rows.first_row);
     runs_.push_back({.slots = rows.sequence->extents,
                      .tail_slot = rows.sequence->tail * kInt8BlockTokens,
@@ -174,9 +173,13 @@ absl::StatusOr<uint64_t> LocalKv::AttendInt8(uint32_t lane, uint32_t layer,
                      .q = q,
                      .q_stride = qkv.stride,
                      .out = out.row(rows.first_row),
-                     .out_stride = out.stride});
-    context += rows.tokens + (shape.window == 0 ? rows.first_token
-                                                : std::min(rows.first_token, shape.window - 1));
+                     .out_stride = out.stride,
+                     .read_from = read_from,
+                     .read = read});
+    if (read > 0) {
+      const uint32_t position = rows.first_token + read_from;
+      context += read + (shape.window == 0 ? position : std::min(position, shape.window - 1));
+    }
   }
   LAMINA_RETURN_IF_ERROR(int8_runs_.Run(device_, layer - first_layer_, AllHeads(shape), runs_));
   return context * KvSlotBytes({{shape}}, KvForm::kInt8);

@@ -232,7 +232,6 @@ absl::Status Serve(const daemon::DaemonFlags& flags) {
       CheckThreads(absl::StrCat("compute node ", flags.name, ": threads"), threads.pool.threads));
   LAMINA_RETURN_IF_ERROR(daemon::RequireCores(node->cores));
   daemon::TakeMemoryNear(node->cores);
-  kernels::AskForTiles();
   ThreadPool pool(threads.pool);
   LAMINA_ASSIGN_OR_RETURN(const bool dependent,
                           ParseCudaLaunches(std::getenv(kCudaLaunchesVariable)));
@@ -316,5 +315,6 @@ int main(int argc, char** argv) {
   lamina::EnsureHugePagesForMalloc(argv);
   lamina::daemon::GiveCudaStreamsTheirOwnQueues();
   lamina::LookUpNamesAsTheSystemDoes();
+  lamina::kernels::AskForTiles();  // Before Serve(), which starts threads.
   return lamina::daemon::ExitStatus(lamina::Serve(parsed.flags));
 }

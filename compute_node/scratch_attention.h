@@ -31,15 +31,21 @@ class ScratchAttention {
   // These chunks of the lane's step, which is laid out.
   void BeginStep(const Lane& lane, const PathRows& rows);
 
-  // Stores k and v of the chunks' rows of the lane's slice, and attends them.
-  // Errors: those of the device.
+  // Stores k and v of the chunks' rows of the lane's slice, and attends them; in the model's last
+  // layer those alone whose outputs are read. Errors: those of the device.
   absl::Status Attend(Lane& lane);
 
  private:
+  // The chunks of a lane's step; those of the model's last layer say which outputs are read.
+  struct Chunks {
+    std::vector<kernels::ChunkItem> items;
+    std::vector<kernels::ChunkItem> of_last;
+  };
+
   const WorkerContext& context_;
   kernels::ChunkAttention& kernel_;
   const uint32_t first_layer_;
-  std::vector<std::vector<kernels::ChunkItem>> lanes_;
+  std::vector<Chunks> lanes_;
 };
 
 }  // namespace lamina::compute_node

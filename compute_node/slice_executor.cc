@@ -2,7 +2,9 @@
 #include "compute_node/slice_executor.h"
 
 #include <algorithm>
+#include <utility>
 #include <variant>
+#include <vector>
 
 #include "common/check.h"
 #include "common/status_macros.h"
@@ -22,28 +24,44 @@ bool HasWeights(const SliceProgram& program, const ModelWeights& weights, const 
   });
 }
 
+// Rows of a tile of which so many reach each expert, where all get alike.
+size_t RowsOfTile(const model::Graph& graph, size_t rows_each) {
+  size_t experts_each = 1;  // For each that a row chooses.
+  for (const model::Op& op : graph.ops) {
+    if (const auto* const experts = std::get_if<model::ExpertsOp>(&op.body)) {
+      const size_t chosen = experts->chosen;
+      experts_each = std::max(experts_each, (experts->experts.size() + chosen - 1) / chosen);
+    }
+  }
+  return rows_each * experts_each;
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<SliceExecutor>> SliceExecutor::Create(const model::Graph& graph,
                                                                      WeightSource& weights,
                                                                      kernels::ComputeDevice& device,
-                                                                     size_t head_columns) {
+                                                                     size_t head_columns,
+                                                                     size_t tile_rows) {
+  LAMINA_CHECK(tile_rows > 0);
   LAMINA_ASSIGN_OR_RETURN(SliceProgram program,
                           SliceProgram::Create(graph, device.dense().compute_type()));
   return std::unique_ptr<SliceExecutor>(
-      new SliceExecutor(std::move(program), weights, device, head_columns));
+      new SliceExecutor(std::move(program), weights, device, head_columns, tile_rows));
 }
 
 SliceExecutor::SliceExecutor(SliceProgram program, WeightSource& weights,
-                             kernels::ComputeDevice& device, size_t head_columns)
+                             kernels::ComputeDevice& device, size_t head_columns, size_t tile_rows)
     : program_(std::move(program)),
       weight_source_(weights),
       device_(device),
+      tile_rows_(device.is_host() ? RowsOfTile(program_.graph(), tile_rows) : SIZE_MAX),
       runner_(program_, weights.weights(), device.dense()),
       head_(program_, weights.weights(), runner_, device, head_columns),
       sums_(program_, device) {}
 
 absl::Status SliceExecutor::Prepare(size_t rows_max) {
+  const size_t body_rows = RowsAtOnce(rows_max);
   const size_t tail_rows = std::min(rows_max, LmHead::kRows);
   const auto prepare = [this](const OpRange& range, size_t rows) -> absl::Status {
     for (const model::OpId op : program_.OpsIn(range)) {
@@ -60,17 +78,22 @@ absl::Status SliceExecutor::Prepare(size_t rows_max) {
     return absl::OkStatus();
   };
   for (uint32_t slice = 0; slice < slice_count(); ++slice) {
-    LAMINA_RETURN_IF_ERROR(prepare(program_.BeforeSend(slice), rows_max));
+    LAMINA_RETURN_IF_ERROR(prepare(program_.BeforeSend(slice), body_rows));
     const bool last = slice + 1 == slice_count();
-    LAMINA_RETURN_IF_ERROR(prepare(program_.AfterSend(slice), last ? tail_rows : rows_max));
+    LAMINA_RETURN_IF_ERROR(prepare(program_.AfterSend(slice), last ? tail_rows : body_rows));
   }
   return absl::OkStatus();
 }
 
 absl::StatusOr<ValueBuffers> SliceExecutor::MakeBuffers(size_t rows_max) const {
+  const size_t tile_rows = RowsAtOnce(rows_max);
+  // Where all rows are one tile, values of tiles share memory with the others.
+  const std::vector<SlotRows> rows =
+      tile_rows < rows_max ? RowsOfValues(program_) : std::vector<SlotRows>();
   // On the processor parts are made where they are put from.
-  return ValueBuffers::Make(program_, BodySlots(program_, /*parts_elsewhere=*/device_.is_host()),
-                            rows_max, device_);
+  return ValueBuffers::Make(program_,
+                            BodySlots(program_, /*parts_elsewhere=*/device_.is_host(), rows),
+                            rows_max, device_, std::max<size_t>(1, tile_rows));
 }
 
 absl::Status SliceExecutor::Capture(size_t rows_max, ValueBuffers& buffers) {
@@ -96,7 +119,7 @@ bool SliceExecutor::RunRange(const OpRange& range, ValueBuffers& buffers) {
   kernels::CapturedGraph* const captured =
       buffers.captured().Find(range, buffers.rows().positions.size());
   if (captured == nullptr) {
-    runner_.Run(program_.OpsIn(range), buffers);
+    buffers.InTiles([&] { runner_.Run(program_.OpsIn(range), buffers); });
     return false;
   }
   captured->Replay();
@@ -147,6 +170,8 @@ void SliceExecutor::ContextToDevice(uint32_t slice, size_t rows, size_t first_ou
 uint64_t ScratchBytes(const SliceExecutor& executor, size_t rows_max) {
   const kernels::Dense& dense = executor.device().dense();
   const model::Graph& graph = executor.program().graph();
+  // The tail has few rows, and is no tile.
+  const size_t rows = std::max(executor.RowsAtOnce(rows_max), std::min(rows_max, LmHead::kRows));
   uint64_t of_experts = 0;
   for (model::OpId op = 0; op < graph.ops.size(); ++op) {
     const auto weights = executor.weight_source().weights().experts(op);
@@ -159,7 +184,7 @@ uint64_t ScratchBytes(const SliceExecutor& executor, size_t rows_max) {
                                          .out = weights[0].down->out_features(),
                                          .chosen = experts.chosen,
                                          .dtype = dense.compute_type()};
-    of_experts = std::max(of_experts, kernels::ExpertLayers::BytesMax(shape, rows_max));
+    of_experts = std::max(of_experts, kernels::ExpertLayers::BytesMax(shape, rows));
   }
   return dense.scratch_bytes() + of_experts;
 }

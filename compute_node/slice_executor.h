@@ -12,10 +12,14 @@
 // ...ToHost() has brought them, on the host; on the processor both are one. What returns rows
 // without "Device" in its name returns the host's.
 //
+// On the processor ops run for a tile of rows after the other, so that what lives between ops of a
+// slice takes memory of a tile (slice_slots.h). A row's bits are its own, whatever the tile.
+//
 // Threading: one thread.
 
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -40,13 +44,19 @@ namespace lamina::compute_node {
 
 class SliceExecutor {
  public:
+  // Each tile reads a slice's weights: so many rows that their products take far longer. Experts
+  // see some of a tile's rows each, so that tiles of a model that has them are as much longer.
+  static constexpr size_t kTileRows = 512;
+
   // References must outlive the executor; only slices whose weights are here may run, which
-  // weight_source() is asked. `head_columns`: as LmHead says.
-  // Errors: those of SliceProgram::Create().
+  // weight_source() is asked. `head_columns`: as LmHead says. `tile_rows`: at most, of a tile,
+  // or that reach each expert where all get alike.
+  // Errors: those of SliceProgram::Create(). Requires: tile_rows > 0.
   static absl::StatusOr<std::unique_ptr<SliceExecutor>> Create(const model::Graph& graph,
                                                                WeightSource& weights,
                                                                kernels::ComputeDevice& device,
-                                                               size_t head_columns = 0);
+                                                               size_t head_columns = 0,
+                                                               size_t tile_rows = kTileRows);
 
   // Called after every op: the thread beats, and a transport that moves nothing by itself gets on
   // as long as slices do.
@@ -59,6 +69,9 @@ class SliceExecutor {
   const PartSums& sums() const { return sums_; }
   uint32_t slice_count() const { return program_.slice_count(); }
 
+  // How many rows an op sees at once where there are up to `rows_max`.
+  size_t RowsAtOnce(size_t rows_max) const { return std::min(rows_max, tile_rows_); }
+
   // Makes primitives for up to `rows_max` rows, for the weights that are there.
   absl::Status Prepare(size_t rows_max);
 
@@ -70,11 +83,10 @@ class SliceExecutor {
   // Errors: those of the device. Nothing is captured then; everything runs op by op.
   absl::Status Capture(size_t rows_max, ValueBuffers& buffers);
 
-  // These are what ValueBuffers::SetRows() and NoteRun() say.
+  // This is what ValueBuffers::SetRows() says.
   absl::Status SetRows(const RowInputs& rows, ValueBuffers& buffers) const {
     return buffers.SetRows(rows);
   }
-  void NoteRun(ValueBuffers& buffers) const { buffers.NoteRun(); }
 
   // Runs the part of slice `slice` before its q, k, v are complete, or the part after. Whether
   // there was something to run that was captured.
@@ -121,7 +133,7 @@ class SliceExecutor {
   // Makes columns from `first_column` on, a multiple of 64, of q, k and v of the rows again, whose
   // values of KvInputOf() and positions are there.
   void RunKvOps(uint32_t slice, size_t first_column, ValueBuffers& buffers) {
-    runner_.RunColumns(program_.KvOps(slice), first_column, buffers);
+    buffers.InTiles([&] { runner_.RunColumns(program_.KvOps(slice), first_column, buffers); });
   }
   // Copies all of the first `whole_rows` rows, and of the others k and v alone: queries of prompts
   // stay where they attend. Errors: those of the device.
@@ -146,12 +158,13 @@ class SliceExecutor {
 
  private:
   SliceExecutor(SliceProgram program, WeightSource& weights, kernels::ComputeDevice& device,
-                size_t head_columns);
+                size_t head_columns, size_t tile_rows);
   bool RunRange(const OpRange& range, ValueBuffers& buffers);
 
   const SliceProgram program_;
   WeightSource& weight_source_;
   kernels::ComputeDevice& device_;
+  const size_t tile_rows_;
   OpRunner runner_;
   const LmHead head_;
   const PartSums sums_;

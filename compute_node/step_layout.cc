@@ -2,6 +2,7 @@
 #include "compute_node/step_layout.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 #include <vector>
 
@@ -201,6 +202,17 @@ void Layouter::ChooseTailRows() {
 absl::Status LayOut(const plan::EpochConfig& config, SequenceTable& sequences, PathOf path_of,
                     Lane& lane) {
   return Layouter(config, sequences, path_of, lane).Run();
+}
+
+// The tail's rows are in order.
+RowRange RowsRead(const Lane& lane, uint32_t first_row, uint32_t tokens) {
+  const auto before = [](const TailRow& tail, uint32_t row) { return tail.row < row; };
+  const auto first = std::lower_bound(lane.tail.begin(), lane.tail.end(), first_row, before);
+  const auto end = std::lower_bound(first, lane.tail.end(), first_row + tokens, before);
+  if (first == end) {
+    return {};
+  }
+  return {.first = first->row, .count = std::prev(end)->row - first->row + 1};
 }
 
 absl::StatusOr<std::vector<RowRun>> RunsOf(SequenceTable& sequences, const Lane& lane,

@@ -35,6 +35,11 @@ inline absl::Span<const ChunkRows> ChunksOf(const Lane& lane, const PathRows& ro
   return absl::MakeConstSpan(lane.chunks).subspan(rows.chunks.first, rows.chunks.count);
 }
 
+// Returns which of rows [first_row, + tokens) of the lane's step, which is laid out, lie from the
+// first to the last one that is sampled or scored: nobody reads what the model's last layer makes
+// of the others. Count 0: there is none.
+RowRange RowsRead(const Lane& lane, uint32_t first_row, uint32_t tokens);
+
 // Rows [first_row, + tokens) of a step are these consecutive tokens of one sequence.
 struct RowRun {
   plan::SequenceId sequence = 0;

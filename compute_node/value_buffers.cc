@@ -13,16 +13,33 @@ namespace {
 // Token ids, positions, slots.
 constexpr size_t kIdTables = 3;
 
+// Rows that products take together at best.
+constexpr size_t kTileStep = 16;
+
+// The first `count` rows of the tables in the device's memory, where it has any.
+RowInputs DeviceRows(const kernels::Buffer& tables, size_t rows_max, size_t count) {
+  const auto* const ids = reinterpret_cast<const uint32_t*>(tables.data);
+  if (ids == nullptr) {
+    return {.token_ids = {ids, count}, .positions = {ids, count}};
+  }
+  return {.token_ids = {ids, count},
+          .positions = {ids + rows_max, count},
+          .slots = {ids + 2 * rows_max, count}};
+}
+
 }  // namespace
 
 absl::StatusOr<ValueBuffers> ValueBuffers::Make(const SliceProgram& program,
                                                 const ValueSlots& slots, size_t rows_max,
-                                                kernels::ComputeDevice& device) {
+                                                kernels::ComputeDevice& device, size_t tile_rows) {
+  LAMINA_CHECK(tile_rows > 0);
   ValueBuffers buffers;
   buffers.program_ = &program;
   buffers.device_of_ = &device;
   buffers.rows_max_ = rows_max;
+  buffers.tile_rows_ = std::min(tile_rows, rows_max);
   buffers.slot_ = slots.slot;
+  buffers.slot_rows_ = slots.rows;
   buffers.placed_.assign(slots.slot.size(), nullptr);
   LAMINA_RETURN_IF_ERROR(buffers.Allocate(slots));
   return buffers;
@@ -30,8 +47,9 @@ absl::StatusOr<ValueBuffers> ValueBuffers::Make(const SliceProgram& program,
 
 absl::Status ValueBuffers::Allocate(const ValueSlots& slots) {
   kernels::ComputeDevice& device = *device_of_;
-  for (const size_t bytes : slots.row_bytes) {
-    LAMINA_ASSIGN_OR_RETURN(kernels::Buffer buffer, device.Allocate(bytes * rows_max_));
+  for (size_t slot = 0; slot < slots.row_bytes.size(); ++slot) {
+    const size_t rows = slot_rows_[slot] == SlotRows::kTile ? tile_rows_ : rows_max_;
+    LAMINA_ASSIGN_OR_RETURN(kernels::Buffer buffer, device.Allocate(slots.row_bytes[slot] * rows));
     device_.push_back(std::move(buffer));
   }
   if (device.is_host()) {
@@ -78,17 +96,43 @@ std::vector<absl::Span<std::byte>> ValueBuffers::Allocations() const {
   return all;
 }
 
-RowInputs ValueBuffers::DeviceRows(size_t count) const {
-  const auto* const ids = reinterpret_cast<const uint32_t*>(device_ids_.data);
-  if (ids == nullptr) {
-    return {.token_ids = {ids, count}, .positions = {ids, count}};
-  }
-  return {.token_ids = {ids, count},
-          .positions = {ids + rows_max_, count},
-          .slots = {ids + 2 * rows_max_, count}};
+void ValueBuffers::SetRowCount(size_t count) {
+  device_rows_ = DeviceRows(device_ids_, rows_max_, count);
 }
 
-void ValueBuffers::SetRowCount(size_t count) { device_rows_ = DeviceRows(count); }
+size_t ValueBuffers::RowsOf(model::ValueId value) const {
+  const uint32_t slot = slot_[value];
+  return slot != model::kNone && slot_rows_[slot] == SlotRows::kTile ? tile_rows_ : rows_max_;
+}
+
+// Tiles are about as long as each other: each reads the weights.
+void ValueBuffers::InTiles(absl::FunctionRef<void()> run) {
+  const RowInputs all = device_rows_;
+  const size_t count = all.positions.size();
+  if (count <= tile_rows_) {
+    run();
+    return;
+  }
+  const size_t tiles = (count + tile_rows_ - 1) / tile_rows_;
+  const size_t share = (count + tiles - 1) / tiles;
+  const size_t each = std::min(tile_rows_, (share + kTileStep - 1) / kTileStep * kTileStep);
+  for (size_t first = 0; first < count; first += each) {
+    first_row_ = first;
+    device_rows_ = {.token_ids = all.token_ids.subspan(first, each),
+                    .positions = all.positions.subspan(first, each),
+                    .slots = all.slots.empty() ? all.slots : all.slots.subspan(first, each)};
+    run();
+  }
+  first_row_ = 0;
+  device_rows_ = all;
+}
+
+std::byte* ValueBuffers::data(model::ValueId value) {
+  const uint32_t slot = slot_[value];
+  std::byte* const begin = slot != model::kNone ? device_[slot].data : placed_[value];
+  const bool of_tile = slot != model::kNone && slot_rows_[slot] == SlotRows::kTile;
+  return first_row_ == 0 || of_tile ? begin : begin + first_row_ * program_->RowBytes(value);
+}
 
 void ValueBuffers::StoreInto(absl::Span<const ValueStore> stores) {
   LAMINA_CHECK(!device_of_->is_host() && captured_.count() == 0 && !copying_ids_);
@@ -143,22 +187,22 @@ absl::Status ValueBuffers::SetRows(const RowInputs& rows) {
                         .row_bytes = computed * sizeof(uint32_t),
                         .rows = stores_.empty() ? kIdTables - 1 : kIdTables});
   copying_ids_ = true;
-  device_rows_ = DeviceRows(count);
+  device_rows_ = DeviceRows(device_ids_, rows_max_, count);
   return absl::OkStatus();
 }
 
 kernels::MatrixView<float> ValueBuffers::Floats(model::ValueId value, size_t rows) {
-  LAMINA_CHECK(program_->TypeOf(value) == DType::kF32 && rows <= rows_max_);
+  LAMINA_CHECK(program_->TypeOf(value) == DType::kF32 && rows <= RowsOf(value));
   return kernels::Packed(reinterpret_cast<float*>(data(value)), rows, program_->Width(value));
 }
 
 kernels::MatrixView<BFloat16> ValueBuffers::Halves(model::ValueId value, size_t rows) {
-  LAMINA_CHECK(program_->TypeOf(value) == DType::kBF16 && rows <= rows_max_);
+  LAMINA_CHECK(program_->TypeOf(value) == DType::kBF16 && rows <= RowsOf(value));
   return kernels::Packed(reinterpret_cast<BFloat16*>(data(value)), rows, program_->Width(value));
 }
 
 kernels::ActivationView ValueBuffers::Activations(model::ValueId value, size_t rows) {
-  LAMINA_CHECK(rows <= rows_max_);
+  LAMINA_CHECK(rows <= RowsOf(value));
   const size_t width = program_->Width(value);
   return {.data = data(value),
           .rows = rows,

@@ -8,6 +8,9 @@
 // processor. ...ToHost() and ...ToDevice() bring one up to the other; the rest of the time they
 // differ. Copies run in order with what the device does; Settle() waits for them.
 //
+// Values that are there for a tile of rows alone (SlotRows::kTile) have memory for no more. What
+// makes and reads them runs in InTiles(), within which a value's rows begin with the tile's first.
+//
 // Threading:  one thread.
 // Ownership:  the program and the device outlive the buffers.
 // Allocation: when they are made.
@@ -18,6 +21,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
@@ -50,9 +54,11 @@ struct ValueStore {
 
 class ValueBuffers {
  public:
-  // Memory for up to `rows_max` rows. Errors: those of the device.
+  // Memory for up to `rows_max` rows, in slots of tiles for `tile_rows` of them.
+  // Errors: those of the device. Requires: tile_rows > 0.
   static absl::StatusOr<ValueBuffers> Make(const SliceProgram& program, const ValueSlots& slots,
-                                           size_t rows_max, kernels::ComputeDevice& device);
+                                           size_t rows_max, kernels::ComputeDevice& device,
+                                           size_t tile_rows = SIZE_MAX);
 
   ValueBuffers() = default;
   ValueBuffers(ValueBuffers&&) = default;
@@ -81,14 +87,15 @@ class ValueBuffers {
   void SetRowCount(size_t count);
   // Tells that the device has taken what SetRows() copies: the next call need not wait for it.
   void NoteRun() { copying_ids_ = false; }
-  // The ids and positions as ops read them, where the device has them.
+  // The ids and positions as ops read them, where the device has them; within InTiles() a tile's.
   const RowInputs& rows() const { return device_rows_; }
 
-  // A value's rows on the device.
-  std::byte* data(model::ValueId value) {
-    return slot_[value] != model::kNone ? device_[slot_[value]].data : placed_[value];
-  }
-  // The rows as matrices. Requires: the value is of that type; rows <= rows_max().
+  // Calls `run` for the rows tile by tile; once where all are one tile.
+  void InTiles(absl::FunctionRef<void()> run);
+
+  // A value's rows on the device, within InTiles() from the tile's first on.
+  std::byte* data(model::ValueId value);
+  // The rows as matrices. Requires: the value is of that type, and has room for so many rows.
   kernels::MatrixView<float> Floats(model::ValueId value, size_t rows);
   kernels::MatrixView<BFloat16> Halves(model::ValueId value, size_t rows);
   // Takes values of any type.
@@ -117,16 +124,19 @@ class ValueBuffers {
   std::byte* part_scratch() { return device_part_.data; }
 
   CapturedSlices& captured() { return captured_; }
-  absl::Span<const size_t> captured_rows() const { return captured_.rows(); }
 
  private:
   absl::Status Allocate(const ValueSlots& slots);
-  RowInputs DeviceRows(size_t count) const;
+  // How many rows of a value there is memory for.
+  size_t RowsOf(model::ValueId value) const;
 
   const SliceProgram* program_ = nullptr;
   kernels::ComputeDevice* device_of_ = nullptr;
   size_t rows_max_ = 0;
+  size_t tile_rows_ = 0;
+  size_t first_row_ = 0;                 // The tile's.
   std::vector<uint32_t> slot_;           // [values]; kNone for values that do not live here.
+  std::vector<SlotRows> slot_rows_;      // [slots]
   std::vector<kernels::Buffer> device_;  // [slots]
   std::vector<kernels::Buffer> host_;    // [slots]: the same, a copy, or none.
   std::vector<std::byte*> placed_;       // [values]: where the caller wants them, of the host.

@@ -12,9 +12,9 @@ class SlotPool {
  public:
   explicit SlotPool(size_t values) { slots_.slot.assign(values, model::kNone); }
 
-  void Take(model::ValueId value, size_t row_bytes) {
+  void Take(model::ValueId value, size_t row_bytes, SlotRows rows) {
     const auto match = std::find_if(free_.begin(), free_.end(), [&](const uint32_t slot) {
-      return slots_.row_bytes[slot] == row_bytes;
+      return slots_.row_bytes[slot] == row_bytes && slots_.rows[slot] == rows;
     });
     if (match != free_.end()) {
       slots_.slot[value] = *match;
@@ -23,6 +23,7 @@ class SlotPool {
     }
     slots_.slot[value] = static_cast<uint32_t>(slots_.row_bytes.size());
     slots_.row_bytes.push_back(row_bytes);
+    slots_.rows.push_back(rows);
   }
   void GiveBack(model::ValueId value) { free_.push_back(slots_.slot[value]); }
 
@@ -68,7 +69,8 @@ ValueSlots AssignSlots(const model::Graph& graph, const ValueLives& lives) {
   SlotPool pool(graph.values.size());
   const auto take = [&](model::ValueId value) {
     if (lives.row_bytes[value] > 0) {
-      pool.Take(value, lives.row_bytes[value]);
+      pool.Take(value, lives.row_bytes[value],
+                lives.rows.empty() ? SlotRows::kStep : lives.rows[value]);
     }
   };
   std::for_each(lives.inputs.begin(), lives.inputs.end(), take);

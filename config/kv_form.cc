@@ -56,6 +56,9 @@ absl::Status CheckForms(const ClusterConfig& config) {
     return not_served(absl::StrCat("policy ", absl::StrJoin(config.Prepared(), ", ")),
                       "set policy to attend_remote");
   }
+  if (config.partition == Partition::kTokenRange) {
+    return not_served("partition token_range", "set partition to request or head");
+  }
   if (std::any_of(config.compute.begin(), config.compute.end(),
                   [&](const auto& node) { return IsStage(config, node); })) {
     return not_served("a replica of several nodes", "give every compute node the whole model");
@@ -93,8 +96,9 @@ absl::Status CheckKvForm(const ClusterConfig& config) {
     return NotServed("policy auto", "name a policy");
   }
   LAMINA_RETURN_IF_ERROR(CheckActivations(config));
-  if (config.partition == Partition::kTokenRange) {
-    return NotServed("partition token_range", "set partition to request or head");
+  if (config.partition == Partition::kTokenRange && config.Fetches()) {
+    return NotServed("partition token_range and policies that fetch",
+                     "set partition to request or head, or policy to attend_remote");
   }
   if (config.prefill.mode == PrefillMode::kDedicated) {
     return NotServed("prefill.mode dedicated", "set prefill.mode to inline");

@@ -340,6 +340,22 @@ absl::Status CheckHeads(const ClusterConfig& config) {
   return CheckNamedTokens(config);
 }
 
+// Activations are kept in the compute type. With INT8, and from token numbers, there are none. How
+// many fetch_hybrid chooses itself depends on the model: the coordinator knows it.
+absl::Status CheckActivationType(const ClusterConfig& config) {
+  const bool holds_some = !config.fetch.activation_auto && config.fetch.activation_percent > 0;
+  const bool keeps_activations =
+      (config.policy == kPolicyFetchHybrid && holds_some) ||
+      (config.policy == kPolicyFetchRecompute && !config.RecomputesFromTokens());
+  if (!keeps_activations || config.KeepsInt8() || config.compute[0].compute_type != "f32") {
+    return absl::OkStatus();
+  }
+  return absl::UnimplementedError(absl::StrCat(
+      "compute.0.compute_type: f32 is not served by this version with policy ", config.policy,
+      ", for recomputation cannot pay: activations of 4 bytes an element are no fewer bytes than K "
+      "and V; set it to bf16, or policy to fetch_heads"));
+}
+
 absl::Status CheckActivationsThatStay(const ClusterConfig& config) {
   if (!config.KeepsActivations()) {
     return absl::OkStatus();
@@ -410,6 +426,7 @@ absl::Status CheckFetch(const ClusterConfig& config) {
   LAMINA_RETURN_IF_ERROR(CheckKeys(config));
   LAMINA_RETURN_IF_ERROR(CheckStreamingHeads(config));
   LAMINA_RETURN_IF_ERROR(CheckHeads(config));
+  LAMINA_RETURN_IF_ERROR(CheckActivationType(config));
   LAMINA_RETURN_IF_ERROR(CheckActivationsThatStay(config));
   return config.policy == kPolicyFetchSparse ? CheckSparse(config) : CheckFetchPartition(config);
 }

@@ -477,6 +477,7 @@ absl::StatusOr<EngineOptions> EngineOptionsOf(const ClusterConfig& config,
                                               const model::ModelConfig& model) {
   LAMINA_ASSIGN_OR_RETURN(const StreamingHeads streaming, StreamingHeadsOf(config, graph, model));
   EngineOptions options = MakeOptions(config, streaming, graph, model);
+  LAMINA_RETURN_IF_ERROR(CheckActivationType(config, options));
   LAMINA_RETURN_IF_ERROR(CheckResidentActivations(config, options));
   LAMINA_RETURN_IF_ERROR(SettleStages(config, graph, options));
   LAMINA_RETURN_IF_ERROR(SettlePartition(config, options));

@@ -16,6 +16,20 @@
 namespace lamina::coordinator {
 namespace {
 
+// Whether the form of K and V is served with the partition that `auto` chose. One by name has been
+// refused with the file.
+absl::Status CheckKvOfAuto(const ClusterConfig& config, const EngineOptions& options) {
+  const bool served = !config.KeepsInt8() || (!config.HasBothForms() && !config.Fetches());
+  if (options.partition != Partition::kTokenRange || served) {
+    return absl::OkStatus();
+  }
+  return absl::UnimplementedError(absl::StrCat(
+      "partition: auto chose token_range (", options.partition_why,
+      "), which this version does not serve with ",
+      config.HasBothForms() ? "several forms of kv" : "kv int8 and policies that fetch",
+      "; set it to request or head, or give memory nodes more capacity"));
+}
+
 // Whether spill tiers are served with the partition that `auto` chose. One by name has been refused
 // with the file.
 absl::Status CheckSpillOfAuto(const ClusterConfig& config, const EngineOptions& options) {
@@ -91,12 +105,7 @@ absl::Status SettlePartition(const ClusterConfig& config, EngineOptions& options
                      "; set it to request "
                      "or head, or give memory nodes more capacity"));
   }
-  if (options.partition == Partition::kTokenRange && config.KeepsInt8()) {
-    return absl::UnimplementedError(
-        absl::StrCat("partition: auto chose token_range (", options.partition_why,
-                     "), which this version does not serve with kv int8; set it to request or "
-                     "head, or give memory nodes more capacity"));
-  }
+  LAMINA_RETURN_IF_ERROR(CheckKvOfAuto(config, options));
   LAMINA_RETURN_IF_ERROR(CheckSpillOfAuto(config, options));
   if (options.partition == Partition::kTokenRange) {
     options.scheduler.span_tokens = core::SpanTokensFor(tokens_max);

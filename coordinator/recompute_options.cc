@@ -118,6 +118,19 @@ void UseResidentOfHybrid(const ClusterConfig& config, EngineOptions& options) {
   }
 }
 
+absl::Status CheckActivationType(const ClusterConfig& config, const EngineOptions& options) {
+  const std::optional<HybridOptions>& hybrid = options.fetch.hybrid;
+  if (!hybrid.has_value() || !hybrid->automatic || config.compute[0].compute_type != "f32" ||
+      ActivationBytesPerToken(options.fetch, options.layers.size()) >=
+          KvBytesPerToken(options.layers)) {  // HybridShare holds none then.
+    return absl::OkStatus();
+  }
+  return absl::UnimplementedError(absl::StrCat(
+      "compute.0.compute_type: f32 is not served by this version with policy fetch_hybrid, for "
+      "recomputation cannot pay: activations of 4 bytes an element are no fewer bytes than K and "
+      "V; set it to bf16, or fetch.activation_percent to 0, or policy to fetch_heads"));
+}
+
 absl::Status CheckResidentActivations(const ClusterConfig& config, const EngineOptions& options) {
   if (!KeepsActivations(config, RecomputeBytesOf(options.fetch, options)) ||
       options.scheduler.ResidentOfEach() > 0) {

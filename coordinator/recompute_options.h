@@ -31,6 +31,10 @@ void UsePlanningOfAuto(EngineOptions& options);
 // Requires: as UseRecompute(); options.fetch has the policy, and the width of its activations.
 void UseResidentOfHybrid(const ClusterConfig& config, EngineOptions& options);
 
+// Errors: kUnimplemented  fetch_hybrid would hold activations of this model by its own choice, and
+// compute nodes make them in f32. One that is told how many is refused with the cluster file.
+absl::Status CheckActivationType(const ClusterConfig& config, const EngineOptions& options);
+
 // Errors: kInvalidArgument  fetch.resident has no room for a tile of each running sequence's
 // tokens.
 absl::Status CheckResidentActivations(const ClusterConfig& config, const EngineOptions& options);

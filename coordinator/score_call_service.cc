@@ -166,6 +166,11 @@ void ScoreCall::OnAccepted(const std::string& request_id) {
   }
 }
 
+// A score generates nothing: what comes is its end.
+void ScoreCall::OnOutput(ChoiceOutput output) {
+  response_->set_lossy(std::move(output.usage.lossy));
+}
+
 void ScoreCall::OnScores(std::vector<float> logprobs, std::vector<plan::TokenRank> ranks) {
   double nll = 0;
   for (const float logprob : logprobs) {

@@ -53,7 +53,7 @@ class ScoreCall final : public RequestSink {
   bool IsCancelled();
 
   void OnAccepted(const std::string& request_id) override;
-  void OnOutput(ChoiceOutput) override {}
+  void OnOutput(ChoiceOutput output) override;
   void OnProgress(uint32_t tokens_done) override;
   void OnScores(std::vector<float> logprobs, std::vector<plan::TokenRank> ranks) override;
   void OnDone(const absl::Status& status) override;

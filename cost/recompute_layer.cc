@@ -31,11 +31,11 @@ double RecomputeLayerSeconds(const RecomputeProfile& profile, double tokens, dou
   const double fetched = profile.kv * (tokens - recomputed);
   if (come == ActivationsCome::kAhead) {
     return std::max(profile.weights + activations + fetched,
-                    profile.other_work + profile.make * recomputed);  // (5)
+                    profile.other_work + profile.make * recomputed);  // (d)
   }
   const double ahead = profile.other_work + profile.make * (recomputed - coming);
   return std::max(std::max(ahead, activations) + profile.make * coming,
-                  activations + (profile.weights + fetched));  // (4)
+                  activations + (profile.weights + fetched));  // (c)
 }
 
 std::vector<double> RecomputeKinks(const RecomputeProfile& profile, double tokens,

@@ -4,34 +4,37 @@
 // made again from their activations (policy fetch_recompute; KVPR, kvpr.txt 3). Splits are chosen
 // by it (policy/fetch_recompute.h), and steps predicted (kv_policies.h).
 //
-//   t(l) = A l + max(F l, W + K (s - l))        activations come within the layer (1)
-//   t(l) = max(W + A l + K (s - l), F l)        they come ahead of it (2)
-//   t(l) = max(F l, W + K (s - l))              activations stay on the device: row by row (3)
+// Numbers are the paper's, and equations with letters are ours. A, K: the seconds that the link
+// needs for the activation, or for K and V, of one token, so that A l is (6) over v_com. F: those
+// that the device needs to make K and V of one (7), so that F l is (8) over v_gpu, which is (9).
 //
-// with A, K the seconds that the link needs for the activation, or for K and V, of one token, F
-// those that the device needs to make K and V of one, and W those that the link needs for the
-// weights of a layer that come over it (a lane's part of them, where lanes share what comes); W = 0
-// is the paper's equation. In the paper a layer's activations come before anything is made of them,
-// and the device waits for them; so it is here, while the weights of the next layer come behind
-// them. Where several lanes share the link, activations of one come while K and V of another are
-// made, so that the longer of link and device is all that a layer takes. So it is with one lane
-// whose windows have room for the activations of the next layer as well, but for the first layer of
-// a step.
+//   t(l) = A l + max(F l, W + K (s - l))        activations come within the layer (10)
+//   t(l) = max(W + A l + K (s - l), F l)        they come ahead of it (a)
+//   t(l) = max(F l, W + K (s - l))              activations stay on the device: row by row, which
+//                                               is (10) without its first term (b)
+//
+// W: the seconds that the link needs for the weights of a layer that come over it (a lane's part of
+// them, where lanes share what comes); W = 0 is the paper's equation. In the paper a layer's
+// activations come before anything is made of them, and the device waits for them; so it is here,
+// while the weights of the next layer come behind them. Where several lanes share the link,
+// activations of one come while K and V of another are made, so that the longer of link and device
+// is all that a layer takes. So it is with one lane whose windows have room for the activations of
+// the next layer as well, but for the first layer of a step.
 //
 // Where those of r tokens stay, K and V of these are made first, while the activations of the other
 // m = max(0, l - r) come. Besides, the device attends to all s tokens and computes the dense layers
 // of the rows, in D seconds, which it does while the activations of the next layer come:
 //
-//   t(l) = max(max(D + F (l - m), A m) + F m, A m + W + K (s - l))   within the layer (4)
-//   t(l) = max(W + A m + K (s - l), D + F l)                         ahead of it (5)
+//   t(l) = max(max(D + F (l - m), A m) + F m, A m + W + K (s - l))   within the layer (c)
+//   t(l) = max(W + A m + K (s - l), D + F l)                         ahead of it (d)
 //
-// which with D = 0 are (1) and (2) for r = 0, and (3) up to l = r. In both t is the longer of what
+// which with D = 0 are (10) and (a) for r = 0, and (b) up to l = r. In both t is the longer of what
 // it is with D = 0 and of D + F l, all that the device does. Each is the longest of lines over l
 // that have a bend at r, and convex, so that it is least at r, where the falling one crosses a
 // rising one, or at an end.
 //
-// If r = 0 and A < K, t falls up to the kink l = (W + K s - D) / (F + K - A) of (5), and grows
-// behind it; (4) also has the one of the paper, l = (W + K s) / (F + K), and the first of both
+// If r = 0 and A < K, t falls up to the kink l = (W + K s - D) / (F + K - A) of (d), and grows
+// behind it; (c) also has the one of the paper, l = (W + K s) / (F + K), and the first of both
 // counts. With W >= F s + D everything is made again. With D >= W + K s nothing is: the device is
 // what takes longest without it.
 //
@@ -55,7 +58,7 @@ struct RecomputeProfile {
 };
 
 // Says when activations come: within the layer that needs them, or ahead of it.
-enum class ActivationsCome : uint8_t { kWithinLayer, kAhead };  // (4), (5)
+enum class ActivationsCome : uint8_t { kWithinLayer, kAhead };  // (c), (d)
 
 // A lane, as far as that depends on it.
 struct RecomputeLane {

@@ -7,7 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "common/version.h"
+#include "common/system_fingerprint.h"
 #include "model/tokenizer/utf8.h"
 #include "nlohmann/json.hpp"
 
@@ -180,8 +180,7 @@ OrderedJson Head(const CompletionHead& head, absl::string_view object) {
           {"object", std::string(object)},
           {"created", head.created},
           {"model", head.model},
-          {"system_fingerprint",
-           absl::StrCat("lamina-", kVersion, head.lossy.empty() ? "" : "-", head.lossy)}};
+          {"system_fingerprint", SystemFingerprint(head.lossy)}};
 }
 
 std::string EventPrefix(const CompletionHead& head) {

@@ -174,7 +174,8 @@ void LoadKv(size_t head_dim, const BFloat16* arena_k, const BFloat16* arena_v,
 
 // The reverse: tokens [first, first + tokens) from slots of the same numbers of the planes k and v
 // to the slots that `extents` name. Slots beside these are not touched.
-// Requires, Cost: as LoadKv().
+// Requires: as LoadKv(). Cost: the same; whole tiles of K, and V, are written past the caches,
+// which would hold little of what comes back, and have something else.
 void UnloadKv(size_t head_dim, const BFloat16* k, const BFloat16* v,
               absl::Span<const Extent> extents, uint32_t first, uint32_t tokens, BFloat16* arena_k,
               BFloat16* arena_v);

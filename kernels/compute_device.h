@@ -21,6 +21,7 @@
 
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -74,6 +75,12 @@ struct ChunkItem {
   uint32_t first_position = 0;
   uint32_t tokens = 0;
   uint32_t first_row = 0;
+  // Outputs are read of `read` of these tokens, from `read_from` on, or of as many as there are.
+  // Requires: read_from <= tokens.
+  uint32_t read_from = 0;
+  uint32_t read = UINT32_MAX;
+
+  uint32_t tokens_read() const { return std::min(read, tokens - read_from); }
 };
 
 struct ChunkAttentionOptions {
@@ -94,11 +101,11 @@ class ChunkAttention {
 
   virtual uint64_t bytes() const = 0;  // Memory of K and V.
 
-  // Stores k and v of the items' rows in their slots, then attends these rows over them. Does not
-  // wait for the device. The bits are those of kernels/attention.h in canonical arithmetic; in any,
-  // chunks do not change a row's.
+  // Stores k and v of the items' rows in their slots, then attends over them those rows whose
+  // outputs are read. Does not wait for the device. The bits are those of kernels/attention.h in
+  // canonical arithmetic; in any, chunks do not change a row's.
   // Shapes: qkv  [rows, q | k | v] of the layer, out  [rows, query heads * head_dim], both in the
-  //         device's memory; rows of no item are left alone. Items' rows ascend without gaps.
+  //         device's memory; other rows are left alone. Items' rows ascend without gaps.
   // Errors: kInternal  the device failed; says how.
   virtual absl::Status Attend(uint32_t layer, absl::Span<const ChunkItem> items,
                               const MatrixView<BFloat16>& qkv, const MatrixView<BFloat16>& out) = 0;
@@ -150,7 +157,8 @@ class ComputeDevice {
   // Errors: kInternal  the device has failed for good; the process must be started again.
   virtual absl::Status Begin() = 0;
 
-  // Memory of the device, and of the host for copies to and from it, as zeros.
+  // Memory of the device, and of the host for copies to and from it, as zeros. Where the device is
+  // the host it begins with a cache line.
   // Errors: kResourceExhausted  says how much was asked for.
   virtual absl::StatusOr<Buffer> Allocate(size_t bytes) = 0;
   virtual absl::StatusOr<Buffer> AllocateHost(size_t bytes) = 0;

@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <cstring>
+#include <memory>
+#include <new>
 #include <utility>
 
 #include "common/clock.h"
@@ -13,6 +16,9 @@
 
 namespace lamina::kernels {
 namespace {
+
+// Rows of a multiple of 64 bytes then begin with a line, so that no vector lies in two.
+constexpr std::align_val_t kLine{64};
 
 class CpuChunkAttention final : public ChunkAttention {
  public:
@@ -43,18 +49,24 @@ class CpuChunkAttention final : public ChunkAttention {
       const Extent own{.first_slot = item.sequence.first_slot + item.first_position,
                        .tokens = item.tokens};
       stores_.Add({.k = k, .v = k + shape.kv_width(), .stride = qkv.stride, .slots = {&own, 1}});
+      if (item.tokens_read() == 0) {
+        continue;
+      }
+      const uint32_t row = item.first_row + item.read_from;
       items_.push_back({.extents = {&item.sequence, 1},
-                        .first_position = item.first_position,
-                        .query_tokens = item.tokens,
-                        .q = qkv.row(item.first_row),
+                        .first_position = item.first_position + item.read_from,
+                        .query_tokens = item.tokens_read(),
+                        .q = qkv.row(row),
                         .q_stride = qkv.stride,
-                        .out = out.row(item.first_row),
+                        .out = out.row(row),
                         .out_stride = out.stride});
     }
     stores_.Run(
         AllHeads(shape), shape.head_dim,
         {.k = arena_.k(layer), .v = arena_.v(layer), .head_stride = arena_.head_stride(layer)});
-    kernel_.Attend(shape, arena_.View(layer), items_, *scratch_, pool_);
+    if (!items_.empty()) {
+      kernel_.Attend(shape, arena_.View(layer), items_, *scratch_, pool_);
+    }
     return absl::OkStatus();
   }
 
@@ -101,19 +113,24 @@ class CpuInt8ChunkAttention final : public ChunkAttention {
                        .tokens = item.tokens};
       stores_.Add({.k = k, .v = k + shape.kv_width(), .stride = qkv.stride, .slots = {&own, 1}});
       const uint32_t end = item.first_position + item.tokens;
+      const uint32_t read_from = item.first_position + item.read_from;
+      const uint32_t read_end = read_from + item.tokens_read();
       for (uint32_t at = item.first_position; at < end;) {
         const uint32_t first = Int8TokensOf(at);
         const uint32_t next = std::min(end, first + kInt8BlockTokens);
-        const uint32_t row = item.first_row + at - item.first_position;
-        items_.push_back({.extents = {&item.sequence, 1},
-                          .first_position = at,
-                          .query_tokens = next - at,
-                          .q = qkv.row(row),
-                          .q_stride = qkv.stride,
-                          .out = out.row(row),
-                          .out_stride = out.stride,
-                          .int8_tokens = first,
-                          .tail_slot = item.sequence.first_slot + first});
+        const uint32_t from = std::max(at, read_from);
+        if (const uint32_t to = std::min(next, read_end); from < to) {
+          const uint32_t row = item.first_row + from - item.first_position;
+          items_.push_back({.extents = {&item.sequence, 1},
+                            .first_position = from,
+                            .query_tokens = to - from,
+                            .q = qkv.row(row),
+                            .q_stride = qkv.stride,
+                            .out = out.row(row),
+                            .out_stride = out.stride,
+                            .int8_tokens = first,
+                            .tail_slot = item.sequence.first_slot + first});
+        }
         if (next == first + kInt8BlockTokens) {
           blocks_.push_back({.tail_slot = item.sequence.first_slot + first,
                              .slots = {&item.sequence, 1},
@@ -131,7 +148,9 @@ class CpuInt8ChunkAttention final : public ChunkAttention {
       CloseInt8Block(shape, view, blocks_[i].tail_slot, blocks_[i].slots, blocks_[i].first, int8);
     });
     view.int8 = &int8;
-    kernel_.Attend(shape, view, items_, *scratch_, pool_);
+    if (!items_.empty()) {
+      kernel_.Attend(shape, view, items_, *scratch_, pool_);
+    }
     return absl::OkStatus();
   }
 
@@ -158,8 +177,10 @@ class CpuComputeDevice final : public ComputeDevice {
   absl::Status Begin() override { return absl::OkStatus(); }
 
   absl::StatusOr<Buffer> Allocate(size_t bytes) override {
-    auto owner = std::make_shared<std::vector<std::byte>>(bytes);
-    return Buffer{.data = owner->data(), .bytes = bytes, .owner = owner};
+    auto* const data = static_cast<std::byte*>(::operator new(bytes, kLine));
+    std::shared_ptr<void> owner(data, [](std::byte* all) { ::operator delete(all, kLine); });
+    std::memset(data, 0, bytes);
+    return Buffer{.data = data, .bytes = bytes, .owner = std::move(owner)};
   }
   absl::StatusOr<Buffer> AllocateHost(size_t bytes) override { return Allocate(bytes); }
 

@@ -11,6 +11,7 @@
 #include "common/check.h"
 #include "common/status_macros.h"
 #include "kernels/k_tiles.h"
+#include "kernels/stream_copy.h"
 
 namespace lamina::kernels {
 namespace {
@@ -137,17 +138,22 @@ constexpr std::array<MoveNeighbours, kTileSlots> MovesOf(std::index_sequence<kLe
 constexpr std::array<MoveNeighbours, kTileSlots> kMoves =
     MovesOf(std::make_index_sequence<kTileSlots>());
 
+// Copies whole tiles of K, and V.
+using Copy = void (*)(void* to, const void* from, size_t bytes);
+
+// What comes out of an arena is read at once.
+void CopyOut(void* to, const void* from, size_t bytes) { std::memcpy(to, from, bytes); }
+
 // `tokens` slots of K of one head, from tile to tile.
 void MoveInt8Tiles(const uint8_t* from, size_t from_slot, uint8_t* to, size_t to_slot,
-                   size_t tokens, size_t head_dim) {
+                   size_t tokens, size_t head_dim, Copy copy) {
   const size_t end = to_slot + tokens;
   while (to_slot < end) {
     const size_t from_place = from_slot % kTileSlots;
     const size_t to_place = to_slot % kTileSlots;
     const bool whole = from_place == 0 && to_place == 0;
     if (const size_t tiles = whole ? (end - to_slot) / kTileSlots : 0; tiles > 0) {
-      std::memcpy(to + to_slot * head_dim, from + from_slot * head_dim,
-                  tiles * kTileSlots * head_dim);
+      copy(to + to_slot * head_dim, from + from_slot * head_dim, tiles * kTileSlots * head_dim);
       from_slot += tiles * kTileSlots;
       to_slot += tiles * kTileSlots;
       continue;
@@ -162,10 +168,10 @@ void MoveInt8Tiles(const uint8_t* from, size_t from_slot, uint8_t* to, size_t to
 
 // What the target has arrays for.
 void CopySlots(uint32_t head_dim, const Int8View& from, size_t from_slot, const Int8View& to,
-               size_t to_slot, size_t count) {
+               size_t to_slot, size_t count, Copy copy) {
   if (to.k != nullptr) {
-    MoveInt8Tiles(from.k, from_slot, to.k, to_slot, count, head_dim);
-    std::memcpy(to.v + to_slot * head_dim, from.v + from_slot * head_dim, count * head_dim);
+    MoveInt8Tiles(from.k, from_slot, to.k, to_slot, count, head_dim, copy);
+    copy(to.v + to_slot * head_dim, from.v + from_slot * head_dim, count * head_dim);
     std::copy_n(from.v_scales + from_slot, count, to.v_scales + to_slot);
   }
   if (to.k_scales != nullptr) {
@@ -269,15 +275,16 @@ void CloseInt8Block(const AttentionDescriptor& descriptor, const KvView& tail, s
 void LoadInt8(uint32_t head_dim, const Int8View& from, absl::Span<const Extent> extents,
               uint32_t first, uint32_t tokens, const Int8View& to) {
   ForEachRun(extents, first, tokens, [&](size_t slot, size_t token, size_t count) {
-    CopySlots(head_dim, from, slot, to, token, count);
+    CopySlots(head_dim, from, slot, to, token, count, CopyOut);
   });
 }
 
 void UnloadInt8(uint32_t head_dim, const Int8View& from, absl::Span<const Extent> extents,
                 uint32_t first, uint32_t tokens, const Int8View& to) {
   ForEachRun(extents, first, tokens, [&](size_t slot, size_t token, size_t count) {
-    CopySlots(head_dim, from, token, to, slot, count);
+    CopySlots(head_dim, from, token, to, slot, count, StreamCopy);
   });
+  EndStreamCopies();
 }
 
 }  // namespace lamina::kernels

@@ -61,7 +61,7 @@ void LoadInt8(uint32_t head_dim, const Int8View& from, absl::Span<const Extent> 
               uint32_t first, uint32_t tokens, const Int8View& to);
 
 // The reverse: copies slots [first, first + tokens) of `from`, which has all four arrays, to those
-// that `extents` name for tokens of these numbers.
+// that `extents` name for tokens of these numbers. Cost: as UnloadKv().
 void UnloadInt8(uint32_t head_dim, const Int8View& from, absl::Span<const Extent> extents,
                 uint32_t first, uint32_t tokens, const Int8View& to);
 

@@ -8,6 +8,7 @@
 
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -34,6 +35,13 @@ struct Int8Run {
   size_t q_stride = 0;
   BFloat16* out = nullptr;
   size_t out_stride = 0;
+  // Outputs are read of `read` of these tokens, from `read_from` on, or of as many as there are;
+  // the others do not attend. Requires: read_from <= tokens.
+  uint32_t read_from = 0;
+  uint32_t read = UINT32_MAX;
+
+  uint32_t first_read() const { return first_token + read_from; }
+  uint32_t read_end() const { return first_read() + std::min(read, tokens - read_from); }
 };
 
 class Int8Runs {
@@ -42,8 +50,8 @@ class Int8Runs {
   absl::Status Run(KvDevice& device, uint32_t layer, HeadRange heads,
                    absl::Span<const Int8Run> runs);
 
-  // The two ends of it, for rows of one token that attend in between: stores them in their tails;
-  // makes blocks that they fill INT8.
+  // The two ends of it, for rows that attend in between: stores them in their tails; makes blocks
+  // that they fill INT8. Requires: tokens of a run are in one block.
   absl::Status Store(KvDevice& device, uint32_t layer, HeadRange heads,
                      absl::Span<const Int8Run> rows);
   absl::Status Close(KvDevice& device, uint32_t layer, HeadRange heads,

@@ -5,6 +5,7 @@
 #include "common/check.h"
 #include "kernels/attention.h"
 #include "kernels/k_tiles.h"
+#include "kernels/stream_copy.h"
 
 namespace lamina::kernels {
 namespace {
@@ -71,15 +72,21 @@ size_t MovePart(const BFloat16* from, size_t from_slot, BFloat16* to, size_t to_
   return few;
 }
 
+// Copies what lies alike on both sides.
+using Copy = void (*)(void* to, const void* from, size_t bytes);
+
+// What comes out of an arena is read at once.
+void CopyOut(void* to, const void* from, size_t bytes) { std::memcpy(to, from, bytes); }
+
 // `tokens` slots of K of one head. Whole tiles that lie alike are copied as they are.
 void MoveTiles(const BFloat16* from, size_t from_slot, BFloat16* to, size_t to_slot, size_t tokens,
-               size_t head_dim) {
+               size_t head_dim, Copy copy) {
   while (tokens > 0) {
     const bool alike = from_slot % kTileSlots == 0 && to_slot % kTileSlots == 0;
     size_t moved = alike ? tokens / kTileSlots * kTileSlots : 0;
     if (moved > 0) {
-      std::memcpy(to + to_slot * head_dim, from + from_slot * head_dim,
-                  moved * head_dim * sizeof(BFloat16));
+      copy(to + to_slot * head_dim, from + from_slot * head_dim,
+           moved * head_dim * sizeof(BFloat16));
     } else {
       moved = MovePart(from, from_slot, to, to_slot, tokens, head_dim);
     }
@@ -112,7 +119,7 @@ void LoadKv(size_t head_dim, const BFloat16* arena_k, const BFloat16* arena_v,
             absl::Span<const Extent> extents, uint32_t first, uint32_t tokens, BFloat16* k,
             BFloat16* v) {
   VisitRuns(extents, first, tokens, [&](size_t token, size_t slot, size_t count) {
-    MoveTiles(arena_k, slot, k, token, count, head_dim);
+    MoveTiles(arena_k, slot, k, token, count, head_dim, CopyOut);
     std::memcpy(v + token * head_dim, arena_v + slot * head_dim,
                 count * head_dim * sizeof(BFloat16));
   });
@@ -122,10 +129,11 @@ void UnloadKv(size_t head_dim, const BFloat16* k, const BFloat16* v,
               absl::Span<const Extent> extents, uint32_t first, uint32_t tokens, BFloat16* arena_k,
               BFloat16* arena_v) {
   VisitRuns(extents, first, tokens, [&](size_t token, size_t slot, size_t count) {
-    MoveTiles(k, token, arena_k, slot, count, head_dim);
-    std::memcpy(arena_v + slot * head_dim, v + token * head_dim,
-                count * head_dim * sizeof(BFloat16));
+    MoveTiles(k, token, arena_k, slot, count, head_dim, StreamCopy);
+    StreamCopy(arena_v + slot * head_dim, v + token * head_dim,
+               count * head_dim * sizeof(BFloat16));
   });
+  EndStreamCopies();
 }
 
 }  // namespace lamina::kernels

@@ -67,7 +67,6 @@ absl::Status Serve(const daemon::DaemonFlags& flags) {
   LAMINA_RETURN_IF_ERROR(daemon::RequireCores(node->cores));
   daemon::TakeMemoryNear(node->cores);
   const ThreadPoolOptions pinning = {.threads = threads, .cores = node->cores};
-  kernels::AskForAttentionTiles();
   ThreadPool pool(pinning);
   LAMINA_ASSIGN_OR_RETURN(const bool dependent,
                           ParseCudaLaunches(std::getenv(kCudaLaunchesVariable)));
@@ -161,5 +160,6 @@ int main(int argc, char** argv) {
   }
   lamina::daemon::GiveCudaStreamsTheirOwnQueues();
   lamina::LookUpNamesAsTheSystemDoes();
+  lamina::kernels::AskForAttentionTiles();  // Before Serve(), which starts threads.
   return lamina::daemon::ExitStatus(lamina::Serve(parsed.flags));
 }

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "memory_node/spill_file.h"
 
-#include <xxhash.h>
-
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
+#include <mutex>
 #include <numeric>
+#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -36,10 +37,12 @@ absl::StatusOr<std::unique_ptr<SpillFile>> SpillFile::Create(std::unique_ptr<Spi
   return std::unique_ptr<SpillFile>(new SpillFile(std::move(disk), bytes, std::move(name)));
 }
 
-absl::StatusOr<SpillSpeed> SpillFile::Measure() {
+absl::StatusOr<SpillSpeed> SpillFile::Measure(int readers) {
+  LAMINA_CHECK(readers > 0);
   // Bytes that no file system stores as a hole, where a disk can read and write them.
+  const auto of_readers = static_cast<size_t>(readers);
   LAMINA_ASSIGN_OR_RETURN(const kernels::ArenaMemory memory,
-                          kernels::ArenaMemory::Create(kMeasuredPiece));
+                          kernels::ArenaMemory::Create(of_readers * kMeasuredPiece));
   const absl::Span<std::byte> piece(memory.data(), std::min<uint64_t>(kMeasuredPiece, bytes_));
   for (size_t i = 0; i < piece.size(); ++i) {
     piece[i] = static_cast<std::byte>(i * 2654435761u >> 13);
@@ -59,11 +62,34 @@ absl::StatusOr<SpillSpeed> SpillFile::Measure() {
   }
   speed.write = measured / seconds_since(start);
   start = RealClock().Now();
-  for (uint64_t i = 0; i < pieces; ++i) {
-    LAMINA_RETURN_IF_ERROR(ReadAt(i * piece.size(), piece));
-  }
+  LAMINA_RETURN_IF_ERROR(
+      ReadPieces(pieces, piece.size(), {memory.data(), of_readers * piece.size()}));
   speed.read = measured / seconds_since(start);
   return speed;
+}
+
+absl::Status SpillFile::ReadPieces(uint64_t pieces, size_t piece_bytes,
+                                   absl::Span<std::byte> memory) const {
+  std::atomic<uint64_t> next = 0;
+  std::mutex mutex;
+  absl::Status status;
+  const auto read = [&](absl::Span<std::byte> piece) {
+    for (uint64_t i = next++; i < pieces; i = next++) {
+      absl::Status done = ReadAt(i * piece_bytes, piece);
+      if (!done.ok()) {
+        next = pieces;
+        const std::lock_guard lock(mutex);
+        status.Update(std::move(done));
+      }
+    }
+  };
+  std::vector<std::jthread> others;
+  for (size_t at = piece_bytes; at < memory.size(); at += piece_bytes) {
+    others.emplace_back(read, memory.subspan(at, piece_bytes));
+  }
+  read(memory.subspan(0, piece_bytes));
+  others.clear();  // Joins them.
+  return status;
 }
 
 void SpillFile::Format(size_t block_bytes) {
@@ -91,9 +117,9 @@ void SpillFile::GiveBack(const std::vector<uint32_t>& blocks) {
   LAMINA_CHECK(free_.size() <= checksums_.size());
 }
 
-absl::Status SpillFile::Write(uint32_t block, absl::Span<const std::byte> bytes) {
+absl::Status SpillFile::Write(uint32_t block, absl::Span<const std::byte> bytes, uint64_t sum) {
   LAMINA_CHECK(block < checksums_.size() && bytes.size() == block_bytes_);
-  checksums_[block] = XXH3_64bits(bytes.data(), bytes.size());
+  checksums_[block] = sum;
   return WriteAt(uint64_t{block} * block_bytes_, bytes);
 }
 
@@ -102,9 +128,9 @@ absl::Status SpillFile::Fetch(uint32_t block, absl::Span<std::byte> bytes) const
   return ReadAt(uint64_t{block} * block_bytes_, bytes);
 }
 
-absl::Status SpillFile::Check(uint32_t block, absl::Span<const std::byte> bytes) const {
-  LAMINA_CHECK(block < checksums_.size() && bytes.size() == block_bytes_);
-  if (XXH3_64bits(bytes.data(), bytes.size()) != checksums_[block]) {
+absl::Status SpillFile::Check(uint32_t block, uint64_t sum) const {
+  LAMINA_CHECK(block < checksums_.size());
+  if (sum != checksums_[block]) {
     return absl::DataLossError(
         absl::StrCat("spill ", name_, ": block ", block, " is not what was written there"));
   }

@@ -24,32 +24,29 @@ class Bf16Form final : public SpillForm {
   }
 
   absl::Status Load(absl::Span<const Extent> extents, uint32_t first, uint32_t tokens,
-                    std::byte* block) const override {
-    auto* at = reinterpret_cast<BFloat16*>(block);
-    return ForEachPlane([&](uint32_t layer, uint32_t head, size_t plane) {
-      BFloat16* const k = at;
-      at += 2 * plane;
-      return device_.reads()->Load(layer, head, extents, first, tokens, k, k + plane);
+                    SpillPass& block) const override {
+    return ForEachHead(block, [&](uint32_t layer, uint32_t head, BFloat16* k, BFloat16* v) {
+      return device_.reads()->Load(layer, head, extents, first, tokens, k, v);
     });
   }
 
-  absl::Status Unload(const std::byte* block, absl::Span<const Extent> extents, uint32_t first,
+  absl::Status Unload(SpillPass& block, absl::Span<const Extent> extents, uint32_t first,
                       uint32_t tokens) const override {
-    const auto* at = reinterpret_cast<const BFloat16*>(block);
-    return ForEachPlane([&](uint32_t layer, uint32_t head, size_t plane) {
-      const BFloat16* const k = at;
-      at += 2 * plane;
-      return device_.writes()->Unload(layer, head, k, k + plane, extents, first, tokens);
+    return ForEachHead(block, [&](uint32_t layer, uint32_t head, BFloat16* k, BFloat16* v) {
+      return device_.writes()->Unload(layer, head, k, v, extents, first, tokens);
     });
   }
 
  private:
-  // Calls `copy` with (layer, head, elements of a plane).
+  // Calls `copy` with (layer, head, the head's planes of K and of V).
   template <typename Copy>
-  absl::Status ForEachPlane(const Copy& copy) const {
+  absl::Status ForEachHead(SpillPass& block, const Copy& copy) const {
     for (uint32_t layer = 0; layer < layers_.size(); ++layer) {
+      const size_t plane = size_t{layers_[layer].head_dim} * block_tokens_;
       for (uint32_t head = 0; head < layers_[layer].kv_heads; ++head) {
-        LAMINA_RETURN_IF_ERROR(copy(layer, head, size_t{layers_[layer].head_dim} * block_tokens_));
+        auto* const k =
+            reinterpret_cast<BFloat16*>(block.Next(2 * plane * sizeof(BFloat16)).data());
+        LAMINA_RETURN_IF_ERROR(copy(layer, head, k, k + plane));
       }
     }
     return absl::OkStatus();
@@ -70,17 +67,15 @@ class Int8Form final : public SpillForm {
   }
 
   absl::Status Load(absl::Span<const Extent> extents, uint32_t first, uint32_t tokens,
-                    std::byte* block) const override {
+                    SpillPass& block) const override {
     return ForEachView(block, [&](uint32_t layer, uint32_t head, const kernels::Int8View& view) {
       return device_.reads()->LoadClosed(layer, head, extents, first, tokens, view);
     });
   }
 
-  absl::Status Unload(const std::byte* block, absl::Span<const Extent> extents, uint32_t first,
+  absl::Status Unload(SpillPass& block, absl::Span<const Extent> extents, uint32_t first,
                       uint32_t tokens) const override {
-    // A view has no form of what is only read.
-    return ForEachView(const_cast<std::byte*>(block), [&](uint32_t layer, uint32_t head,
-                                                          const kernels::Int8View& view) {
+    return ForEachView(block, [&](uint32_t layer, uint32_t head, const kernels::Int8View& view) {
       return device_.writes()->UnloadClosed(layer, head, view, extents, first, tokens);
     });
   }
@@ -88,17 +83,17 @@ class Int8Form final : public SpillForm {
  private:
   // Calls `copy` with (layer, head, the head's view of the block).
   template <typename Copy>
-  absl::Status ForEachView(std::byte* block, const Copy& copy) const {
+  absl::Status ForEachView(SpillPass& block, const Copy& copy) const {
     for (uint32_t layer = 0; layer < layers_.size(); ++layer) {
       const size_t plane = size_t{layers_[layer].head_dim} * kSpillBlockTokens;
       const size_t k_scales = Int8ScalesOfSlot(layers_[layer].head_dim) * kSpillBlockTokens;
+      const size_t scales_bytes = (k_scales + kSpillBlockTokens) * sizeof(kernels::Int8Scale);
       for (uint32_t head = 0; head < layers_[layer].kv_heads; ++head) {
         kernels::Int8View view{.slots = kSpillBlockTokens};
-        view.k = reinterpret_cast<uint8_t*>(block);
+        view.k = reinterpret_cast<uint8_t*>(block.Next(2 * plane + scales_bytes).data());
         view.v = view.k + plane;
         view.k_scales = reinterpret_cast<kernels::Int8Scale*>(view.v + plane);
         view.v_scales = view.k_scales + k_scales;
-        block = reinterpret_cast<std::byte*>(view.v_scales + kSpillBlockTokens);
         LAMINA_RETURN_IF_ERROR(copy(layer, head, view));
       }
     }

@@ -22,6 +22,7 @@
 #include "common/attention_descriptor.h"
 #include "common/extent.h"
 #include "kernels/kv_device.h"
+#include "memory_node/spill_pass.h"
 
 namespace lamina::memory_node {
 
@@ -33,12 +34,13 @@ class SpillForm {
   virtual size_t block_bytes() const = 0;
 
   // Copies tokens [first, first + tokens) between their slots, which `extents` name as
-  // kernels::LoadKv() has them, and the places of these numbers in the block.
-  // Errors: as KvDevice::Store().
+  // kernels::LoadKv() has them, and the places of these numbers in the block, in one walk over it
+  // from its first byte on. Errors: as KvDevice::Store().
+  // Requires: `block` has block_bytes() at least.
   virtual absl::Status Load(absl::Span<const Extent> extents, uint32_t first, uint32_t tokens,
-                            std::byte* block) const = 0;
-  virtual absl::Status Unload(const std::byte* block, absl::Span<const Extent> extents,
-                              uint32_t first, uint32_t tokens) const = 0;
+                            SpillPass& block) const = 0;
+  virtual absl::Status Unload(SpillPass& block, absl::Span<const Extent> extents, uint32_t first,
+                              uint32_t tokens) const = 0;
 };
 
 // The form in which the device keeps K and V of these layers, of plan::kSpillBlockTokens tokens. It

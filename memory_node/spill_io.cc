@@ -123,9 +123,10 @@ void SpillIo::TakeAway(std::unique_lock<std::mutex>& lock) {
   fetched_.pop_front();
   LetGo(lock);
   const SpillOrder& order = block.entry->order;
-  absl::Status status = file_.Check(order.blocks[block.index], BytesOf(block));
+  SpillPass pass(BytesOf(block));
+  absl::Status status = order.copy(block.index, pass);
   if (status.ok()) {
-    status = order.copy(block.index, BytesOf(block));
+    status = file_.Check(order.blocks[block.index], pass.End());
   }
   lock.lock();
   EndBlock(block, status, lock);
@@ -135,9 +136,10 @@ void SpillIo::Write(std::unique_lock<std::mutex>& lock) {
   const Block block = Begin(FirstToBegin(/*write=*/true));
   LetGo(lock);
   const SpillOrder& order = block.entry->order;
-  absl::Status status = order.copy(block.index, BytesOf(block));
+  SpillPass pass(BytesOf(block));
+  absl::Status status = order.copy(block.index, pass);
   if (status.ok()) {
-    status = file_.Write(order.blocks[block.index], BytesOf(block));
+    status = file_.Write(order.blocks[block.index], BytesOf(block), pass.End());
   }
   lock.lock();
   EndBlock(block, status, lock);

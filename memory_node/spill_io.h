@@ -6,8 +6,11 @@
 //
 // Reads go before writes: whoever is read back cannot go on before it is there. Else orders go in
 // turn. Who has read a block reads the next one at once, as long as there is a buffer, and others
-// check and copy what has been read: so the disk is never waited for by all of them, nor waits
+// copy and check what has been read: so the disk is never waited for by all of them, nor waits
 // (docs/adr/0239-threads-of-the-tier-read-on.md).
+//
+// A block is checked in the walk in which it is copied: whoever gets a copy must leave it alone
+// until the order has gone well (docs/adr/0251-blocks-are-checked-as-they-are-copied.md).
 //
 // Threading: all calls from one thread at a time.
 
@@ -30,6 +33,7 @@
 #include "common/clock.h"
 #include "kernels/arena_memory.h"
 #include "memory_node/spill_file.h"
+#include "memory_node/spill_pass.h"
 
 namespace lamina::memory_node {
 
@@ -37,9 +41,10 @@ namespace lamina::memory_node {
 struct SpillOrder {
   bool write = false;
   std::vector<uint32_t> blocks;
-  // Fills the block with this index before it is written, or takes it away once it has been read,
-  // while it is in a cache. Called by any of the threads, for several blocks at once.
-  std::function<absl::Status(size_t index, absl::Span<std::byte> bytes)> copy;
+  // Walks over the block with this index: fills it before it is written, or takes it away once it
+  // has been read. What it takes away may be anything before the order has gone well. Called by any
+  // of the threads, for several blocks at once.
+  std::function<absl::Status(size_t index, SpillPass& block)> copy;
   // Called by the thread that was the last at it, if all went well; Take() would bring it by then.
   // Null: nobody is told.
   std::function<void()> went_well;
@@ -125,7 +130,7 @@ class SpillIo {
   // Guarded by mutex_.
   std::list<UnderWay> under_way_;
   std::vector<SpillOrder> done_;
-  std::deque<Block> fetched_;  // To be checked and copied.
+  std::deque<Block> fetched_;  // To be copied and checked.
   std::vector<int> free_;      // Buffers.
   int reading_ = 0;            // Threads that wait for what they read.
   int telling_ = 0;

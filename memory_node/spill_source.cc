@@ -172,9 +172,9 @@ absl::Status SpillSource::OrderBlocks(Move move, absl::Span<const Extent> slots)
                    .blocks = move.blocks,
                    .copy =
                        [this, out = move.out, closed, of_blocks = std::move(of_blocks)](
-                           size_t index, absl::Span<std::byte> bytes) {
+                           size_t index, SpillPass& block) {
                          return Copy(index < closed ? *form_ : *tail_form_, out, of_blocks[index],
-                                     bytes.data());
+                                     block);
                        },
                    .went_well =
                        [this, spill = move.spill] {
@@ -206,7 +206,7 @@ absl::StatusOr<SpillSource::Slots> SpillSource::SlotsOf(const Move& move,
 }
 
 absl::Status SpillSource::Copy(const SpillForm& form, bool out, const Slots& slots,
-                               std::byte* block) {
+                               SpillPass& block) {
   const uint32_t tokens = TokensIn(slots.extents) - slots.passed;
   return out ? form.Load(slots.extents, slots.passed, tokens, block)
              : form.Unload(block, slots.extents, slots.passed, tokens);

@@ -8,7 +8,8 @@
 // those of the open one, bf16 out of the sequence's tail and back into the one that it has by then
 // (docs/adr/0240-open-blocks-are-spilled-too.md). Threads of the tier copy blocks between
 // slots and buffers of theirs, and write and read these, several at once
-// (docs/adr/0209-threads-of-the-tier-copy.md).
+// (docs/adr/0209-threads-of-the-tier-copy.md). What slots get may be anything before the report,
+// since a block is checked in the walk in which it is copied; nobody reads them before.
 // Moves begin with their plan, and the thread that does the last block of one reports it: none
 // waits for the data thread to come back from attention
 // (docs/adr/0231-threads-of-the-tier-report.md).
@@ -35,6 +36,7 @@
 #include "common/extent.h"
 #include "memory_node/node_epoch.h"
 #include "memory_node/spill_form.h"
+#include "memory_node/spill_pass.h"
 #include "memory_node/spill_tier.h"
 #include "memory_node/unit_meter.h"
 #include "memory_node/work_source.h"
@@ -104,7 +106,7 @@ class SpillSource final : public WorkSource {
                                        uint32_t block);
   // Copies a block of this form between slots and its buffer. By a thread of the tier: nobody else
   // reads or writes these slots meanwhile, and no others are touched.
-  static absl::Status Copy(const SpillForm& form, bool out, const Slots& slots, std::byte* block);
+  static absl::Status Copy(const SpillForm& form, bool out, const Slots& slots, SpillPass& block);
   void End(Move& move, const SpillOrder& order);
   void Fail(uint64_t spill, const absl::Status& why);
   void TellEnded(uint64_t spill) const;

@@ -15,7 +15,7 @@ absl::StatusOr<std::unique_ptr<SpillTier>> SpillTier::Open(const std::string& di
   LAMINA_ASSIGN_OR_RETURN(std::unique_ptr<SpillDisk> disk, OpenSpillDisk(directory));
   LAMINA_ASSIGN_OR_RETURN(std::unique_ptr<SpillFile> file,
                           SpillFile::Create(std::move(disk), bytes, directory));
-  LAMINA_ASSIGN_OR_RETURN(const SpillSpeed speed, file->Measure());
+  LAMINA_ASSIGN_OR_RETURN(const SpillSpeed speed, file->Measure(SpillIo::kReads));
   return std::make_unique<SpillTier>(std::move(file), speed);
 }
 

@@ -67,6 +67,27 @@ absl::Status CollectTokens(const plan::EpochConfig& config, plan::AttentionPath 
   return absl::OkStatus();
 }
 
+// Tokens of a prompt, of which some may lie here. Those of a cut sequence whose slots are INT8 are
+// stored span by span, each with the open block that it has there.
+absl::Status CollectPrompt(const plan::EpochConfig& config, const plan::SlotTables& tables,
+                           const plan::SlotTables::Sequence& sequence,
+                           const plan::PrefillChunk& prompt, Lane& lane) {
+  const bool by_span = config.span_tokens > 0 && config.KvFormOf(sequence.path) == KvForm::kInt8;
+  const uint32_t end = prompt.first_token + prompt.tokens;
+  for (uint32_t first = prompt.first_token; first < end;) {
+    const uint32_t span_end = by_span ? (first / config.span_tokens + 1) * config.span_tokens : end;
+    const uint32_t tokens = std::min(span_end, end) - first;
+    LAMINA_ASSIGN_OR_RETURN(std::vector<Extent> slots, tables.SlotsOf(sequence, first, tokens));
+    if (!slots.empty()) {  // Else it is all of spans on other nodes.
+      LAMINA_RETURN_IF_ERROR(CollectTokens(config, sequence.path, std::move(slots), lane));
+      lane.chunks.back().sequence = &sequence;
+      lane.chunks.back().first_token = first;
+    }
+    first += tokens;
+  }
+  return absl::OkStatus();
+}
+
 // The own token of a row that attends elsewhere. With INT8 consecutive ones are stored together,
 // block by block.
 absl::Status CollectFetchedToken(const plan::EpochConfig& config,
@@ -227,14 +248,7 @@ absl::Status CollectRows(const plan::EpochConfig& config, const plan::SlotTables
     }
     LAMINA_RETURN_IF_ERROR(
         TakeForm(config, *sequence, lane.rows.empty() && lane.chunks.empty(), lane));
-    LAMINA_ASSIGN_OR_RETURN(std::vector<Extent> slots,
-                            tables.SlotsOf(*sequence, chunk.first_token, chunk.tokens));
-    if (slots.empty()) {
-      continue;  // All of it is of spans on other nodes.
-    }
-    LAMINA_RETURN_IF_ERROR(CollectTokens(config, sequence->path, std::move(slots), lane));
-    lane.chunks.back().sequence = sequence;
-    lane.chunks.back().first_token = chunk.first_token;
+    LAMINA_RETURN_IF_ERROR(CollectPrompt(config, tables, *sequence, chunk, lane));
   }
   if (!lane.rows.empty() && !lane.fetched.empty()) {
     return absl::InternalError(absl::StrCat("plan of lane ", lane.index, " step ", plan.step,

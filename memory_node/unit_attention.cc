@@ -51,15 +51,16 @@ absl::StatusOr<uint64_t> UnitAttention::Attend(const SubBatch& chunk, Tokens tok
   items_.clear();
   cut_rows_.clear();
   if (int8_rows_.on() && tokens == Tokens::kAll) {
-    LAMINA_ASSIGN_OR_RETURN(const uint64_t read, int8_rows_.Attend(chunk));
+    LAMINA_ASSIGN_OR_RETURN(const uint64_t read, span_tokens_ > 0 ? AttendSpansInTurns(chunk)
+                                                                  : int8_rows_.Attend(chunk));
     telemetry::AddTo(kv_bytes_read_, read);
     return read;
   }
   if (int8_rows_.on() && tokens == Tokens::kOpen) {
-    LAMINA_RETURN_IF_ERROR(int8_rows_.Store(chunk));
+    LAMINA_RETURN_IF_ERROR(int8_rows_.Store(chunk, 0, chunk.rows.size()));
   }
-  const uint64_t context =
-      span_tokens_ > 0 ? CollectSpanRows(chunk, tokens) : CollectItems(chunk, tokens);
+  const uint64_t context = span_tokens_ > 0 ? CollectSpanRows(chunk, 0, chunk.rows.size(), tokens)
+                                            : CollectItems(chunk, tokens);
   const AttentionDescriptor shape = ShapeOf(chunk);
   const uint64_t bytes =
       context * KvSlotBytes({&shape, 1}, int8_rows_.on() ? KvForm::kInt8 : KvForm::kBF16);
@@ -71,9 +72,29 @@ absl::StatusOr<uint64_t> UnitAttention::Attend(const SubBatch& chunk, Tokens tok
     MergeCutRows(chunk);
   }
   if (int8_rows_.on() && tokens == Tokens::kOpen) {
-    LAMINA_RETURN_IF_ERROR(int8_rows_.Close(chunk));
+    LAMINA_RETURN_IF_ERROR(int8_rows_.Close(chunk, 0, chunk.rows.size()));
   }
   return bytes;
+}
+
+// Rows of a cut sequence where slots are INT8: those of one block are stored and attended before
+// the next ones overwrite its tail. Rows whose own tokens lie elsewhere come last, since these of
+// the same step may have closed the last block that they see here.
+absl::StatusOr<uint64_t> UnitAttention::AttendSpansInTurns(const SubBatch& chunk) {
+  uint64_t context = 0;
+  for (size_t at = 0; at < chunk.rows.size();) {
+    const size_t end = Int8Rows::TurnEnd(chunk, at);
+    LAMINA_RETURN_IF_ERROR(int8_rows_.Store(chunk, at, end));
+    items_.clear();
+    context += CollectSpanRows(chunk, at, end, Tokens::kAll);
+    if (!items_.empty()) {
+      LAMINA_RETURN_IF_ERROR(device_.Attend(chunk.layer, chunk.heads, items_));
+    }
+    LAMINA_RETURN_IF_ERROR(int8_rows_.Close(chunk, at, end));
+    at = end;
+  }
+  const AttentionDescriptor shape = ShapeOf(chunk);
+  return context * KvSlotBytes({&shape, 1}, KvForm::kInt8);
 }
 
 // Rows whose sequences lie here as a whole. Consecutive tokens of one sequence, a prompt's, are one
@@ -108,12 +129,13 @@ uint64_t UnitAttention::CollectItems(const SubBatch& chunk, Tokens tokens) {
   return context;
 }
 
-// Rows of which some spans lie here. Returns how many tokens they see.
-uint64_t UnitAttention::CollectSpanRows(const SubBatch& chunk, Tokens tokens) {
+// Rows [first, end) of the chunk, of which some spans lie here. Returns how many tokens they see.
+uint64_t UnitAttention::CollectSpanRows(const SubBatch& chunk, size_t first, size_t end,
+                                        Tokens tokens) {
   uint64_t context = 0;
-  uint32_t i = chunk.in.first_row();
-  for (const Row& row : chunk.rows) {
-    context += CollectSpanItems(chunk, row, chunk.queries.At(chunk.in.q(i++)), tokens);
+  for (size_t at = first; at < end; ++at) {
+    const uint32_t i = chunk.in.first_row() + static_cast<uint32_t>(at);
+    context += CollectSpanItems(chunk, chunk.rows[at], chunk.queries.At(chunk.in.q(i)), tokens);
   }
   return context;
 }
@@ -146,6 +168,9 @@ uint64_t UnitAttention::CollectSpanItems(const SubBatch& chunk, const Row& row, 
                           .q = q,
                           .q_stride = shape.qkv_width(),
                           .partial = to});
+        if (int8_rows_.on()) {
+          Int8Rows::SetTokens(items_.back(), *row.sequence, start, row.position);
+        }
         context += seen.tokens();
       }
     }

@@ -45,7 +45,7 @@ class UnitAttention {
         pool_(pool),
         query_tokens_max_(device.query_tokens_max()),
         kv_bytes_read_(counters.kv_bytes_read),
-        int8_rows_(layers, device) {}
+        int8_rows_(layers, span_tokens, device) {}
 
   // Memory for calls of so many rows and items, without cuts.
   void Reserve(size_t rows, size_t items) {
@@ -72,9 +72,10 @@ class UnitAttention {
 
  private:
   uint64_t CollectItems(const SubBatch& chunk, Tokens tokens);
-  uint64_t CollectSpanRows(const SubBatch& chunk, Tokens tokens);
+  uint64_t CollectSpanRows(const SubBatch& chunk, size_t first, size_t end, Tokens tokens);
   uint64_t CollectSpanItems(const SubBatch& chunk, const Row& row, const BFloat16* q,
                             Tokens tokens);
+  absl::StatusOr<uint64_t> AttendSpansInTurns(const SubBatch& chunk);
   // unit_attention_cuts.cc
   static bool Cuts(const Row& row, const AttentionDescriptor& shape) {
     return !row.closed.empty() && shape.window == 0;

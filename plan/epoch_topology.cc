@@ -152,7 +152,14 @@ absl::Status CheckForms(const EpochConfig& config) {
                    config.attention_paths.bits(), ", which this version does not serve"));
 }
 
-// INT8 is served where rows attend to whole sequences, or heads of these, on processors.
+// Sequences in INT8 are cut between blocks, and their rows attend where the spans lie.
+bool ServesSpansOfInt8(const EpochConfig& config) {
+  const AttentionPaths remote = {AttentionPath::kRemote};
+  return config.partition != Partition::kTokenRange ||
+         (config.attention_paths == remote && config.span_tokens % kInt8BlockTokens == 0);
+}
+
+// INT8 is served on processors.
 absl::Status CheckInt8(const EpochConfig& config) {
   const AttentionPaths served = {AttentionPath::kRemote, AttentionPath::kLocal,
                                  AttentionPath::kFetch, AttentionPath::kSparse,
@@ -161,8 +168,8 @@ absl::Status CheckInt8(const EpochConfig& config) {
   LAMINA_RETURN_IF_ERROR(CheckForms(config));
   if (config.int8_tails == 0 || config.attention_paths.Has(AttentionPath::kRemoteInt8) ||
       ((config.attention_paths.bits() & ~served.bits()) == 0 && canonical &&
-       config.partition != Partition::kTokenRange && config.prefill_nodes == 0 &&
-       !config.compute_waits && !config.memory_waits)) {
+       ServesSpansOfInt8(config) && config.prefill_nodes == 0 && !config.compute_waits &&
+       !config.memory_waits)) {
     return absl::OkStatus();
   }
   return absl::InvalidArgumentError(

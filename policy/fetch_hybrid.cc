@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <optional>
 
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
@@ -14,6 +15,12 @@ namespace {
 // Two splits within this factor are as good but for rounding: the one with fewer activations is
 // taken.
 constexpr double kBetter = 1 - 1e-9;
+
+HybridTokens With(const HybridTokens& tokens, const HybridRequest& request) {
+  return {.activations = tokens.activations + request.activations,
+          .kv = tokens.kv + request.kv,
+          .resident = tokens.resident + request.resident};
+}
 
 double LongerSide(const HybridProfile& profile, const HybridTokens& tokens) {
   return std::max(LinkSeconds(profile, tokens), DeviceSeconds(profile, tokens));
@@ -105,24 +112,25 @@ std::vector<std::vector<uint32_t>> PackMiniBatches(absl::Span<const HybridReques
                                                    const HybridRequest& buffers) {
   std::vector<std::vector<uint32_t>> batches;
   std::vector<bool> taken(requests.size());
+  // The first request that goes into an open mini-batch with these tokens: into an empty one any.
+  const auto next = [&](bool empty, const HybridTokens& tokens) -> std::optional<uint32_t> {
+    for (uint32_t i = 0; i < requests.size(); ++i) {
+      const HybridTokens with = With(tokens, requests[i]);
+      const bool fits = with.activations <= buffers.activations && with.kv <= buffers.kv;
+      const bool pays = fits && Imbalance(profile, with) < Imbalance(profile, tokens);
+      if (!taken[i] && (empty || pays)) {
+        return i;
+      }
+    }
+    return std::nullopt;
+  };
   for (size_t left = requests.size(); left > 0;) {
     std::vector<uint32_t>& batch = batches.emplace_back();
     HybridTokens tokens;
-    for (uint32_t i = 0; i < requests.size(); ++i) {
-      if (taken[i]) {
-        continue;
-      }
-      const HybridTokens with{.activations = tokens.activations + requests[i].activations,
-                              .kv = tokens.kv + requests[i].kv,
-                              .resident = tokens.resident + requests[i].resident};
-      const bool fits = with.activations <= buffers.activations && with.kv <= buffers.kv;
-      // The first one goes anywhere.
-      if (!batch.empty() && (!fits || Imbalance(profile, with) >= Imbalance(profile, tokens))) {
-        continue;
-      }
-      taken[i] = true;
-      batch.push_back(i);
-      tokens = with;
+    while (const std::optional<uint32_t> request = next(batch.empty(), tokens)) {
+      taken[*request] = true;
+      batch.push_back(*request);
+      tokens = With(tokens, requests[*request]);
       --left;
     }
   }

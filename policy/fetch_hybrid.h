@@ -11,8 +11,9 @@
 //   link    T_load_w + T_load_act(a) + T_load_kv(k)         (equation 9)
 //   device  T_kv_gen(a0 + a) + attend (a0 + a + k) + dense  (equation 10)
 //
-// each T a straight line over tokens, fitted to samples. Kinds take turns over all tokens alike, so
-// that with a share s of activations in N tokens, for r of which the device has room,
+// each T a straight line over tokens, fitted to samples. Kinds take turns over all tokens alike
+// (equation 11), so that with a share s of activations in N tokens, for r of which the device has
+// room,
 //
 //   a0 = s r    a = s (N - r)    k = (1 - s) N
 //

@@ -2,8 +2,13 @@
 //
 // Policy fetch_recompute (KVPR, kvpr.txt 3): K and V of the first l of s tokens are computed again
 // from their activations, while K and V of the other s - l are on the link: as many as the least
-// time of a layer has, by the equations of cost/recompute_layer.h, with attention and dense layers,
-// which the paper leaves out: they take the same device.
+// time of a layer has,
+//
+//   min over l of t(l), with 0 <= l <= s                                 (11)
+//
+// where t(l) is (10) of the paper, with attention and dense layers, which it leaves out: they take
+// the same device. It stands in cost/recompute_layer.h, with the equations before it. The paper's l
+// is at most the prompt's length; here generated tokens have activations too, and s counts them.
 //
 // Rows are cut to whole tiles of their tokens, so that not every l can be had: of the sequences of
 // a step together only multiples of some number, and all.

@@ -12,6 +12,7 @@
 #include "absl/strings/str_join.h"
 #include "client/output_form_json.h"
 #include "common/status_macros.h"
+#include "common/system_fingerprint.h"
 #include "model/chat_template.h"
 
 namespace lamina::cli {
@@ -408,7 +409,9 @@ Json BatchResult(const BatchRequest& request, const std::string& model,
   Json list = Json::array();
   uint64_t prompt_tokens = 0;
   uint64_t completion_tokens = 0;
+  std::string lossy;  // All choices have one policy.
   for (const auto& [index, choice] : choices) {
+    lossy = choice.usage.lossy;
     Json entry = {{"index", index}};
     if (request.chat) {
       entry["message"] = {{"role", "assistant"}, {"content", choice.text}};
@@ -426,6 +429,7 @@ Json BatchResult(const BatchRequest& request, const std::string& model,
                    {"object", request.chat ? "chat.completion" : "text_completion"},
                    {"created", created},
                    {"model", model},
+                   {"system_fingerprint", SystemFingerprint(lossy)},
                    {"choices", std::move(list)},
                    {"usage",
                     {{"prompt_tokens", prompt_tokens},

@@ -40,14 +40,21 @@ int Run(Invocation& invocation, const PromptFlags& flags, const client::ScoreOpt
     return Fail(result.status());
   }
   if (invocation.json) {
-    PrintJson({{"tokens", result->tokens},
-               {"logprobs", result->logprobs},
-               {"nll_sum", result->nll_sum},
-               {"perplexity", result->perplexity}});
+    Json json = {{"tokens", result->tokens},
+                 {"logprobs", result->logprobs},
+                 {"nll_sum", result->nll_sum},
+                 {"perplexity", result->perplexity}};
+    if (!result->lossy.empty()) {
+      json["lossy"] = result->lossy;
+    }
+    PrintJson(json);
     return kExitOk;
   }
   std::printf("tokens      %zu\nnll_sum     %.4f\nperplexity  %.4f\n", result->tokens.size(),
               result->nll_sum, result->perplexity);
+  if (!result->lossy.empty()) {
+    std::printf("lossy       %s\n", result->lossy.c_str());
+  }
   return kExitOk;
 }
 

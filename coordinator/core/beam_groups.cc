@@ -350,7 +350,7 @@ void BeamGroups::JoinOne(Group& group, size_t index, OpenStep& open) {
   sequence.chunked_tokens = shared;
   const plan::SequenceId id = sequence.request.id;
   std::vector<HeldExtent> slots = places_.kv.Fork(HolderOf(from.id), id, shared);
-  if (own > 1) {  // A single one comes with its row, maybe in the next span.
+  if (own > 1 && places_.kv.RoomInSpan(id) > 0) {  // What begins a span comes with its rows.
     const auto appended = places_.kv.Append(id, own);
     LAMINA_CHECK(appended.ok());
     slots.insert(slots.end(), appended->begin(), appended->end());

@@ -30,9 +30,11 @@ std::vector<Extent> SlotsBehind(absl::Span<const Extent> extents, uint32_t skip,
 
 }  // namespace
 
-void KeptSequences::Reset(uint32_t memory_nodes, uint32_t span_tokens) {
+void KeptSequences::Reset(uint32_t memory_nodes, uint32_t span_tokens, uint32_t block_tokens) {
+  LAMINA_CHECK(span_tokens % block_tokens == 0);
   keeps_ = span_tokens > 0;
   span_tokens_ = span_tokens;
+  part_block_tokens_ = block_tokens;
   block_tokens_.assign(memory_nodes, 0);
   ForgetSlots();
 }
@@ -98,6 +100,9 @@ void KeptSequences::Save(const Sequence& sequence) {
   if (entry == entries_.end()) {
     return;
   }
+  if (cuts()) {
+    LeaveOpenBlocks(entry->second);
+  }
   for (Part& part : entry->second) {
     const uint32_t span = cuts() ? part.first / span_tokens_ : 0;
     const uint32_t skip = cuts() ? 0 : part.first;
@@ -105,6 +110,13 @@ void KeptSequences::Save(const Sequence& sequence) {
     part.slots = SlotsBehind(kv_.directory().ExtentsOf(HeldSpan(sequence.request.id, span)), skip,
                              part.tokens);
   }
+}
+
+void KeptSequences::LeaveOpenBlocks(Parts& parts) const {
+  for (Part& part : parts) {
+    part.tokens -= part.tokens % part_block_tokens_;
+  }
+  std::erase_if(parts, [](const Part& part) { return part.tokens == 0; });
 }
 
 KeptSequences::Parts KeptSequences::SpansOf(const Sequence& sequence, uint32_t stored) const {

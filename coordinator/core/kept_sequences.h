@@ -56,8 +56,9 @@ class KeptSequences {
   KeptSequences& operator=(const KeptSequences&) = delete;
 
   // SequenceKv has been reset: no part has slots before Restore(). With `span_tokens` 0 nothing is
-  // kept from now on.
-  void Reset(uint32_t memory_nodes, uint32_t span_tokens);
+  // kept from now on. Kept are whole blocks of `block_tokens`: where K and V are INT8, slots hold
+  // nothing of one that is open.
+  void Reset(uint32_t memory_nodes, uint32_t span_tokens, uint32_t block_tokens = 1);
   // As above, of sequences that are not cut: memory node i has cached blocks of block_tokens[i]
   // tokens; 0: no open blocks are kept there.
   void ResetOpenBlocks(std::vector<uint32_t> block_tokens);
@@ -111,6 +112,7 @@ class KeptSequences {
   bool cuts() const { return span_tokens_ > 0; }
   // Parts begin where spans or cached blocks do, and are not longer.
   uint32_t UnitOn(uint32_t node) const { return cuts() ? span_tokens_ : block_tokens_[node]; }
+  void LeaveOpenBlocks(Parts& parts) const;
   Parts SpansOf(const Sequence& sequence, uint32_t stored) const;
   Parts OpenBlockOf(const Sequence& sequence, uint32_t stored) const;
   void ForgetSlots();
@@ -119,6 +121,7 @@ class KeptSequences {
   SequenceKv& kv_;
   bool keeps_ = false;
   uint32_t span_tokens_ = 0;            // 0: not cut.
+  uint32_t part_block_tokens_ = 1;      // Cut, a part is a multiple of it.
   std::vector<uint32_t> block_tokens_;  // [memory nodes], where sequences are not cut.
   absl::btree_map<const Sequence*, Parts, ServiceBefore> entries_;
   std::vector<uint32_t> slots_on_;  // [memory nodes]

@@ -74,8 +74,9 @@ bool NewcomerNodes::IsWorthSharing(const Sequence& sequence, uint32_t lane) cons
   const uint64_t taken = places_.lanes[lane].running.size();
   const uint64_t rows = most > taken ? most - taken : 1;
   const uint64_t chunks = (tokens + options_.chunk_tokens - 1) / options_.chunk_tokens;
-  return rest <= options_.cached_block_tokens ||
-         (rest <= shared_.tokens && rest <= kRowStepsPerChunk * rows * chunks);
+  const bool int8 = options_.FormOf(life_.PathOf(sequence.request)) == KvForm::kInt8;
+  const uint32_t block = int8 ? options_.int8_block_tokens : options_.cached_block_tokens;
+  return rest <= block || (rest <= shared_.tokens && rest <= kRowStepsPerChunk * rows * chunks);
 }
 
 PrefixCache::Found NewcomerNodes::FoundWherePicked(const Sequence& sequence, uint32_t node) const {

@@ -191,7 +191,8 @@ void Scheduler::Impl::ResetNodes(const std::vector<MemoryNodeShare>& memory_node
   if (keeps && !cuts) {
     kept.ResetOpenBlocks(std::move(kept_tokens));
   } else {
-    kept.Reset(nodes, keeps ? options.span_tokens : 0);
+    const bool int8 = keeps && options.kv == KvForm::kInt8;
+    kept.Reset(nodes, keeps ? options.span_tokens : 0, int8 ? options.int8_block_tokens : 1);
   }
 }
 

@@ -383,6 +383,7 @@ void StepMaker::AddJoin(const Sequence& sequence, const std::vector<HeldExtent>&
 }
 
 void StepMaker::AddContinued(Sequence& sequence, OpenStep& open) {
+  slots_.AllocatePrompt(sequence, sequence.join_tokens, open.plan);
   LAMINA_CHECK(AddChunk(sequence, std::max(1u, TokensForNewcomer(open)), open) > 0);
 }
 

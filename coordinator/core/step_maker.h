@@ -67,7 +67,7 @@ class StepMaker {
   void AddJoin(const Sequence& sequence, const std::vector<HeldExtent>& slots,
                OpenStep& open) const;
   // The first tokens of one that joins and shares slots of all before them. Requires: HasRoom(),
-  // and that it has slots for them, or that a slot is free for a single one.
+  // and that it has slots for them, or that as many are free on each node.
   void AddContinued(Sequence& sequence, OpenStep& open);
 
   // Tokens that the step takes of a newcomer's prompt; 0: none may join.

@@ -132,7 +132,7 @@ class CpuScratch final : public AttentionScratch {
     const size_t padded = (descriptor.head_dim + 31) / 32 * 32;
     const std::pair<float**, size_t> parts[] = {
         {&worker.work.q, rows * padded},
-        {&worker.work.scores, rows * internal::kScoreStride},
+        {&worker.work.own_scores, rows * internal::kScoreStride},
         {&worker.work.k_tile, size_t{internal::kRunTokens} * descriptor.head_dim / 2},
         {&worker.work.stack, levels * rows * padded},
         {&worker.work.stack_lse, levels * rows16},
@@ -304,7 +304,7 @@ void RunWorker(Call& call, size_t first_task, size_t worker) {
     Tile tile = next.tile();
     const AttentionTask task = next.task();
     const size_t index = next.index();
-    call.scratch.sums.Keep(task, worker, tile);
+    const internal::KeptTile* const kept = call.scratch.sums.Keep(task, worker, tile);
     call.ops.begin(tile, mine.work);
     bool task_done = false;
     while (!task_done) {
@@ -324,14 +324,15 @@ void RunWorker(Call& call, size_t first_task, size_t worker) {
       block.next_v = next.tile().v;
       block.next_offsets = blocks.block().offsets;
       block.next_begin = blocks.block().begin;
+      internal::PlaceScores(kept, block.index, !task_done, mine.work);
       call.ops.block(tile, block, mine.work);
-      if (tile.weights != nullptr) {
-        internal::KeepSums(tile, block, mine.work);
-      }
+      internal::KeepSums(tile, kept, block, mine.work);
     }
     if (call.scratch.partials.EndRun(task, index, tile, call.ops.merge.merge_top_two, mine.work)) {
       call.ops.end(tile, mine.work);
-      call.scratch.sums.End(task, tile, worker);
+      if (kept != nullptr) {
+        call.scratch.sums.End(task, tile, worker);
+      }
     }
     call.pool.CountStep(worker);
     if (!next.valid()) {

@@ -121,8 +121,12 @@ inline constexpr size_t kPairStride = kBlockTokens / 2 + 16;
 
 // Working memory of one worker. `rows16` is the row count rounded up to 16.
 struct Workspace {
-  float* q = nullptr;          // [rows, padded_dim]
-  float* scores = nullptr;     // [rows, kScoreStride]; then the weights exp(s - peak).
+  float* q = nullptr;       // [rows, padded_dim]
+  float* scores = nullptr;  // [rows, kScoreStride]; then the weights exp(s - peak). They lie in
+                            // `own_scores`, or in a KeptTile (attention_kept.h).
+  float* own_scores = nullptr;
+  size_t scores_ahead = 0;     // Floats from the scores to those of the next block, where these lie
+                               // elsewhere; 0: there is nothing to ask for.
   float* k_tile = nullptr;     // K of tokens that do not lie in one tile, as one; bf16.
   float* stack = nullptr;      // [levels, rows, padded_dim] partials of the merge tree, in an order
                                // of the vector code.

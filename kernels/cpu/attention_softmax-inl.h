@@ -115,8 +115,8 @@ struct Softmax {
   static constexpr size_t kAtOnce = 4;
   static constexpr float kEmptyLse = -std::numeric_limits<float>::infinity();
 
-  // Turns each row's scores into weights, and keeps those that are wanted; leaves the largest score
-  // in work.peak, and the weights' sum. Rows that see nothing of the block get the peak -inf.
+  // Turns each row's scores into weights, and copies those that are wanted; leaves the largest
+  // score in work.peak, and the weights' sum. Rows that see nothing of the block get the peak -inf.
   static void Run(const Tile& tile, const Block& block, Workspace& work) {
     const uint32_t rows = tile.rows();
     for (uint32_t row = 0; row < rows; ++row) {
@@ -125,7 +125,8 @@ struct Softmax {
         work.sum[row] = 1.0f;
         work.peak[row] = kEmptyLse;
       } else {
-        RunRow(tile, range, row, KeptWeights(tile, block, row), work);
+        RunRow(tile, range, row, work);
+        KeepWeights(tile, block, range, row, work);
       }
     }
   }
@@ -208,8 +209,7 @@ struct Softmax {
     Store(IfThenElse(Eq(b, empty), a, IfThenElse(a_empty, b, lse)), d, lse_a);
   }
 
-  static HWY_INLINE void RunRow(const Tile& tile, TokenRange range, uint32_t row, float* kept,
-                                Workspace& work) {
+  static HWY_INLINE void RunRow(const Tile& tile, TokenRange range, uint32_t row, Workspace& work) {
     float* s = work.scores + size_t{row} * kScoreStride;
     const uint32_t from = range.begin / 16 * 16;
     const uint32_t to = (range.end + 15) / 16 * 16;
@@ -219,14 +219,10 @@ struct Softmax {
     for (size_t part = 0; part < kParts; ++part) {
       lanes[part] = Zero(D());
     }
-    uint32_t t = from;
-    if (kept != nullptr) {
-      const uint32_t whole = range.end / 16 * 16;
-      t = WeightsOf<true>(m, from, whole, s, kept, lanes);
-      WeightsOf<false>(m, t, to, s, nullptr, lanes);
-      std::copy(s + t, s + range.end, kept + t);
+    if (work.scores_ahead != 0) {
+      WeightsOf<true>(m, from, to, s, work.scores_ahead, lanes);
     } else {
-      WeightsOf<false>(m, from, to, s, nullptr, lanes);
+      WeightsOf<false>(m, from, to, s, 0, lanes);
     }
     HWY_ALIGN float sums[canonical::kLanes];
     for (size_t part = 0; part < kParts; ++part) {
@@ -271,25 +267,24 @@ struct Softmax {
     return GetLane(MaxOfLanes(d, peaks[0]));
   }
 
-  // Scores of tokens [from, to), whole groups of kLanes, to their weights. Returns `to`.
-  template <bool kKeep>
-  static HWY_INLINE uint32_t WeightsOf(V m, uint32_t from, uint32_t to, float* s, float* kept,
-                                       V (&lanes)[kParts]) {
+  // Scores of tokens [from, to), whole groups of kLanes, to their weights.
+  template <bool kAsk>
+  static HWY_INLINE void WeightsOf(V m, uint32_t from, uint32_t to, float* s, size_t ahead,
+                                   V (&lanes)[kParts]) {
     constexpr uint32_t kStep = std::max<size_t>(canonical::kLanes, kAtOnce * kN);
     uint32_t t = from;
     for (; t + kStep <= to; t += kStep) {
-      Weights<kStep / kN, kKeep>(m, s + t, kKeep ? kept + t : nullptr, lanes);
+      Weights<kStep / kN, kAsk>(m, s + t, ahead, lanes);
     }
     for (; t < to; t += canonical::kLanes) {
-      Weights<kParts, kKeep>(m, s + t, kKeep ? kept + t : nullptr, lanes);
+      Weights<kParts, kAsk>(m, s + t, ahead, lanes);
     }
-    return t;
   }
 
-  // Scores of kCount vectors of tokens to their weights, which are added to the lanes. Keeps them,
-  // and asks for the lines of the same tokens of the next block.
-  template <int kCount, bool kKeep>
-  static HWY_INLINE void Weights(V m, float* s, float* kept, V (&lanes)[kParts]) {
+  // Scores of kCount vectors of tokens to their weights, which are added to the lanes. kAsk: asks
+  // for the lines `ahead` floats on, where scores of the next block will be.
+  template <int kCount, bool kAsk>
+  static HWY_INLINE void Weights(V m, float* s, size_t ahead, V (&lanes)[kParts]) {
     const D d;
     V p[kCount];
 #pragma GCC unroll 4
@@ -301,11 +296,8 @@ struct Softmax {
     for (int i = 0; i < kCount; ++i) {
       lanes[i % kParts] = Add(lanes[i % kParts], p[i]);
       Store(p[i], d, s + i * kN);
-      if (kKeep) {
-        StoreU(p[i], d, kept + i * kN);
-        if (i % kParts == 0) {
-          PrefetchLine(kept + kBlockTokens + i * kN);
-        }
+      if (kAsk && i % kParts == 0) {
+        PrefetchLine(s + ahead + i * kN);
       }
     }
   }

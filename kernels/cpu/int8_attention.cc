@@ -84,7 +84,7 @@ class Int8Scratch final : public AttentionScratch {
     float* k_tiles = nullptr;
     const std::pair<float**, size_t> parts[] = {
         {&work.q, rows * padded},
-        {&work.scores, rows * internal::kScoreStride},
+        {&work.own_scores, rows * internal::kScoreStride},
         {&work.k_tile, size_t{internal::kRunTokens} * head_dim / 2},
         {&work.stack, levels * rows * padded},
         {&work.stack_lse, levels * rows16},
@@ -314,7 +314,7 @@ void RunWorker(Call& call, size_t first_task, size_t worker) {
     const size_t own_index = index;
     const AttentionItem& item = call.items[task.item];
     Int8Tile tile = call.TileOf(task);
-    call.scratch.sums.Keep(task, worker, tile.tile);
+    const internal::KeptTile* const kept = call.scratch.sums.Keep(task, worker, tile.tile);
     call.ops.begin(tile.tile, work);
     BlockPlaces places(item, tile, mine);
     for (uint32_t at = task.first_block; at < task.end_block; ++at) {
@@ -329,14 +329,15 @@ void RunWorker(Call& call, size_t first_task, size_t worker) {
                    block);
         }
       }
+      internal::PlaceScores(kept, at, at + 1 < task.end_block, work);
       call.ops.block(tile, block, mine.work);
-      if (tile.tile.weights != nullptr) {
-        internal::KeepSums(tile.tile, block.all, work);
-      }
+      internal::KeepSums(tile.tile, kept, block.all, work);
     }
     if (call.scratch.partials.EndRun(task, own_index, tile.tile, call.ops.merge_top_two, work)) {
       call.ops.end(tile.tile, work);
-      call.scratch.sums.End(task, tile.tile, worker);
+      if (kept != nullptr) {
+        call.scratch.sums.End(task, tile.tile, worker);
+      }
     }
     call.pool.CountStep(worker);
   }

@@ -49,16 +49,20 @@ class CudaChunkAttention final : public ChunkAttention {
       const BFloat16* const k = qkv.row(item.first_row) + shape.q_width();
       stored_.push_back(
           {.k = k, .v = k + shape.kv_width(), .stride = qkv.stride, .slots = {&own_[i], 1}});
+      if (item.tokens_read() == 0) {
+        continue;
+      }
+      const uint32_t row = item.first_row + item.read_from;
       items_.push_back({.extents = {&item.sequence, 1},
-                        .first_position = item.first_position,
-                        .query_tokens = item.tokens,
-                        .q = qkv.row(item.first_row),
+                        .first_position = item.first_position + item.read_from,
+                        .query_tokens = item.tokens_read(),
+                        .q = qkv.row(row),
                         .q_stride = qkv.stride,
-                        .out = out.row(item.first_row),
+                        .out = out.row(row),
                         .out_stride = out.stride});
     }
     LAMINA_RETURN_IF_ERROR(kv_->Store(layer, AllHeads(shape), stored_));
-    return kv_->Attend(layer, AllHeads(shape), items_);
+    return items_.empty() ? absl::OkStatus() : kv_->Attend(layer, AllHeads(shape), items_);
   }
 
  private:

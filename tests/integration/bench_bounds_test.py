@@ -153,6 +153,10 @@ class SpillTest(unittest.TestCase):
         turns = [{"seconds": 10, "computed_again": 3000, "prompt_tokens_per_second": 1000}]
         self.assertAlmostEqual(spill.predicted(turns, rates, types.SimpleNamespace(kv="bf16")), 10 / (10 - 3 + 3000 * 46.08e-6))
 
+    def test_moves_take_a_part_of_the_loads_time(self):
+        turns = [{"seconds": 20, "spill": {"seconds_in": 0.1, "seconds_out": 0.2}}, {"seconds": 30, "spill": {"seconds_in": 0, "seconds_out": 0.2}}]
+        self.assertAlmostEqual(spill.moving_share(turns), 0.01)
+
 
 class FloorTest(unittest.TestCase):
     """A machine that reads 60 GB/s, 20 on one core, and multiplies at 0.2 TFLOP/s a core. Figures by hand."""

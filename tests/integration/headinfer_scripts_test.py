@@ -33,9 +33,14 @@ class HeadInferTest(unittest.TestCase):
 
     def test_tables_5_and_10_are_drawn(self):
         model = paper_headinfer.LLAMA
-        parts = {"kv": 64 << 20, "activations": 2048 * 24 * 1024, "windows": 2 * headinfer_models.MIB * 2 * 2 * 128 + 8192}
-        _, text = printed(paper_headinfer.print_llama, headinfer_models.accounting(model, parts, headinfer_models.MIB, 2048), parts["windows"], self.folder)
+        parts = [{"kv": chunk << 15, "activations": (100 << 20) + chunk * 48 * 1024, "windows": 2 * headinfer_models.MIB * 2 * 2 * 128 + 8192} for chunk in (1024, 2048)]
+        counted = headinfer_models.accounting(model, parts, headinfer_models.MIB, 2048)
+        (_, same, _), text = printed(paper_headinfer.print_llama, counted, parts[-1]["windows"], self.folder)
         self.assertIn("| 1 heads a group |", text)
+        # What has one size is not taken for a part of each token.
+        self.assertEqual(counted.token, 48 * 1024)
+        self.assertIn("| standard | 14.96 | 128.00 | 48.13 | 191.1 |", text)
+        self.assertEqual(set(same.values()), {True})
         # As many lines as series, with a point for each way.
         for table, lines, ways in ((5, 2, 7), (10, 5, 4)):
             self.assertEqual((self.drawn(table).count("<polyline"), self.drawn(table).count("<circle")), (lines, lines * ways), table)
@@ -46,16 +51,16 @@ class HeadInferTest(unittest.TestCase):
         if not program.exists():
             self.skipTest("benchmarks are not built")
         model, tried = paper_headinfer.LLAMA, headinfer_models.TRIED_CHUNK
-        for token_kib, largest in ((264, 2048), (100, 4096), (900, 1024)):
-            parts = {"kv": 2 * tried * 4096, "activations": tried * token_kib * 1024, "windows": 2 * headinfer_models.TOKENS * 2 * 2 * 128 + 8192}
+        for token_kib, largest in ((264, 2048), (100, 4096), (900, 512)):
+            parts = [{"kv": 2 * chunk * 4096, "activations": (64 << 20) + chunk * token_kib * 1024, "windows": 2 * headinfer_models.TOKENS * 2 * 2 * 128 + 8192}
+                     for chunk in (tried // 2, tried)]
             headinfer_models.chosen_chunk.cache_clear()
             self.addCleanup(headinfer_models.chosen_chunk.cache_clear)
             with mock.patch.object(headinfer_models, "node_parts", lambda *_: parts), mock.patch.object(headinfer_models, "program", lambda _: program):
                 chunk = headinfer_models.chosen_chunk()
             self.assertEqual(chunk, largest, token_kib)
             counted = headinfer_models.accounting(model, parts, headinfer_models.TOKENS, tried)
-            whole = [counted.weights + counted.headers + 2 * headinfer_models.MIB * counted.head + many * (counted.activations + counted.scratch) / tried
-                     for many in (chunk, 2 * chunk)]
+            whole = [counted.weights + 2 * headinfer_models.MIB * counted.head + sum(line.at(many) for line in counted.lines) for many in (chunk, 2 * chunk)]
             self.assertLessEqual(whole[0], headinfer_models.ALL)
             self.assertGreater(whole[1], headinfer_models.ALL)
         counted.weights = headinfer_models.ALL

@@ -124,7 +124,7 @@ class KvFormsTest(unittest.TestCase):
 
     def test_lists_that_cannot_be_are_refused_at_start(self):
         for keys, words in (({"policy": "fetch_heads"}, "kv: a list of forms is not served by this version with policy fetch_heads"),
-                            ({"partition": "token_range"}, "kv: int8 is not served by this version with partition token_range"),
+                            ({"partition": "token_range"}, "kv: a list of forms is not served by this version with partition token_range"),
                             ({"kv_int8_percent": 100}, "kv_int8_percent: 100 leaves one of the forms of kv no room")):
             path = self.write({**BOTH, **keys})
             result = harness.run("--cluster", path, program="lamina-coordinator")

@@ -27,6 +27,35 @@ const std::vector<Mode>& Modes() {
          options.memory_nodes = 2;
          options.partition = Partition::kHead;
        }},
+      // Spans have 256 tokens, and a chunk has tokens of several spans of one node.
+      {"token_range",
+       [](LocalClusterOptions& options) {
+         options.memory_nodes = 2;
+         options.partition = Partition::kTokenRange;
+         options.chunk_tokens = 768;
+       }},
+      {"token_range_with_small_chunks",
+       [](LocalClusterOptions& options) {
+         options.memory_nodes = 3;
+         options.partition = Partition::kTokenRange;
+         options.chunk_tokens = 50;
+         options.lanes = 2;
+       }},
+      {"token_range_queries_first",
+       [](LocalClusterOptions& options) {
+         options.memory_nodes = 2;
+         options.partition = Partition::kTokenRange;
+         options.sub_batches = {.chunks = 4, .query_first = QueryFirst::kAlways};
+       }},
+      // Steps have rows of a prompt over the borders of blocks, and of spans.
+      {"token_range_with_prompt_rows",
+       [](LocalClusterOptions& options) {
+         options.memory_nodes = 2;
+         options.partition = Partition::kTokenRange;
+         options.scratch_tokens = 50;
+         options.chunk_tokens = 100;
+         options.sub_batches.chunks = 2;
+       }},
       {"small_chunks", [](LocalClusterOptions& options) { options.chunk_tokens = 24; }},
       {"queries_first",
        [](LocalClusterOptions& options) {
@@ -172,7 +201,8 @@ LocalClusterOptions Plain() {
 // Around the borders of blocks of 64 and 256.
 std::vector<GenerateSpec> Requests() {
   std::vector<GenerateSpec> specs;
-  for (const uint32_t tokens : {1u, 62u, 63u, 64u, 65u, 100u, 127u, 128u, 200u, 255u, 257u, 330u}) {
+  for (const uint32_t tokens :
+       {1u, 62u, 63u, 64u, 65u, 100u, 127u, 128u, 200u, 255u, 257u, 330u, 600u}) {
     const uint64_t seed = tokens;
     specs.push_back(tokens % 2 == 0 ? Greedy(RandomPrompt(tokens, seed), 70)
                                     : Sampled(RandomPrompt(tokens, seed), 70, seed));
@@ -221,7 +251,7 @@ TEST_P(Int8Test, ConversationsGoOnBehindClosedBlocksWithTheSameBits) {
   if (options.sparse_ratio > 0) {
     EXPECT_EQ(cached, 0u) << "the cache is off";
   } else {
-    EXPECT_GT(cached, 1500u);
+    EXPECT_GT(cached, options.partition == Partition::kTokenRange ? 500u : 1500u);
   }
 }
 
@@ -323,7 +353,9 @@ TEST_P(Int8Test, OpenBlocksOutliveEpochs) {
   EXPECT_GE(after.epoch, before.epoch + kChanges);
   const uint64_t computed = after.tokens_prefilled - before.tokens_prefilled;
   RecordProperty("computed", static_cast<int>(computed));
-  if (options.sparse_ratio == 0) {  // There the cache is off.
+  if (options.partition == Partition::kTokenRange) {  // Open blocks are, and what has moved.
+    EXPECT_LE(computed, kChanges * specs.size() * 2 * kInt8BlockTokens);
+  } else if (options.sparse_ratio == 0) {  // There the cache is off.
     EXPECT_LE(computed, kChanges * specs.size() + 4 * (kInt8BlockTokens - 1));
   }
   EXPECT_TRUE(cluster->WaitForNoSlots().ok());
@@ -360,7 +392,8 @@ LocalClusterOptions WithFewSlots(uint32_t lanes, Partition partition) {
   options.sequence_tokens_max = 300;
   options.partition = partition;
   options.memory_nodes = partition == Partition::kRequest ? 1 : 2;
-  options.slots = 400 / options.memory_nodes;
+  // Each has room for a span.
+  options.slots = partition == Partition::kTokenRange ? 300 : 400 / options.memory_nodes;
   options.lanes = lanes;
   options.chunk_tokens = 32;
   options.running_max = 12;
@@ -380,8 +413,10 @@ void ExpectPreemptedHas(const std::vector<GenerateResult>& expected,
 TEST(Int8KvTest, PreemptedIsAsUndisturbed) {
   const std::vector<GenerateResult> expected = MakeCluster(Plain())->GenerateMany(MoreThanFit());
   for (const bool cache : {false, true}) {
-    for (const auto& [lanes, partition] :
-         {std::pair(1u, Partition::kRequest), {2u, Partition::kRequest}, {2u, Partition::kHead}}) {
+    for (const auto& [lanes, partition] : {std::pair(1u, Partition::kRequest),
+                                           {2u, Partition::kRequest},
+                                           {2u, Partition::kHead},
+                                           {2u, Partition::kTokenRange}}) {
       SCOPED_TRACE(absl::StrCat(lanes, " lanes, partition ", static_cast<int>(partition)));
       LocalClusterOptions options = WithFewSlots(lanes, partition);
       options.prefix_cache = cache;
@@ -411,8 +446,10 @@ TEST(Int8KvTest, TailsAreGivenUpBeforeOthersTakeThem) {
     specs.push_back(Greedy(RandomPrompt(60 + i % 7, i), 1 + i % 9));
   }
   const std::vector<GenerateResult> expected = MakeCluster(Plain())->GenerateMany(specs);
-  for (const uint32_t running : {1u, 3u}) {
+  for (const auto& [running, nodes] : {std::pair(1u, 1u), {3u, 1u}, {1u, 2u}, {3u, 2u}}) {
     LocalClusterOptions options = Base();
+    options.memory_nodes = nodes;
+    options.partition = nodes > 1 ? Partition::kTokenRange : Partition::kRequest;
     options.lanes = running;
     options.running_max = running;
     const std::unique_ptr<LocalCluster> cluster = MakeCluster(options);
@@ -426,16 +463,19 @@ TEST(Int8KvTest, ChoicesOfOnePromptAreAsSingleRequests) {
   GenerateSpec spec = Sampled(RandomPrompt(150, 3), 80, 5);
   spec.choices = 3;
   const GenerateResult expected = MakeCluster(Plain())->GenerateMany({spec})[0];
-  LocalClusterOptions options = Base();
-  options.prefix_cache = true;
-  options.lanes = 2;
-  const GenerateResult found = MakeCluster(options)->GenerateMany({spec})[0];
-  ASSERT_TRUE(expected.status.ok() && found.status.ok()) << found.status;
-  ASSERT_EQ(found.choices.size(), 3u);
-  for (size_t i = 0; i < 3; ++i) {
-    ExpectSameChoice(found.choices[i], expected.choices[i]);
+  for (const Partition partition : {Partition::kRequest, Partition::kTokenRange}) {
+    LocalClusterOptions options = Base();
+    options.partition = partition;
+    options.prefix_cache = true;
+    options.lanes = 2;
+    const GenerateResult found = MakeCluster(options)->GenerateMany({spec})[0];
+    ASSERT_TRUE(expected.status.ok() && found.status.ok()) << found.status;
+    ASSERT_EQ(found.choices.size(), 3u);
+    for (size_t i = 0; i < 3; ++i) {
+      ExpectSameChoice(found.choices[i], expected.choices[i]);
+    }
+    EXPECT_EQ(found.choices[1].usage.cached_tokens, 128u);
   }
-  EXPECT_EQ(found.choices[1].usage.cached_tokens, 128u);
 }
 
 // Scales of K are of all tokens of a block: what differs behind 100 tokens shares 64.
@@ -464,24 +504,31 @@ TEST(Int8KvTest, ScoresDoNotDependOnChunks) {
   const std::vector<TokenId> text = RandomPrompt(400, 9);
   const GenerateResult expected = MakeCluster(Plain())->Score(text);
   ASSERT_TRUE(expected.status.ok()) << expected.status;
-  LocalClusterOptions options = Base();
-  options.chunk_tokens = 70;
-  options.scratch_tokens = 150;
-  const GenerateResult found = MakeCluster(options)->Score(text);
-  ASSERT_TRUE(found.status.ok()) << found.status;
-  EXPECT_EQ(Bits(found.scores), Bits(expected.scores));
+  for (const Partition partition : {Partition::kRequest, Partition::kTokenRange}) {
+    LocalClusterOptions options = Base();
+    options.memory_nodes = 2;
+    options.partition = partition;
+    options.chunk_tokens = 70;
+    options.scratch_tokens = 150;
+    const GenerateResult found = MakeCluster(options)->Score(text);
+    ASSERT_TRUE(found.status.ok()) << found.status;
+    EXPECT_EQ(Bits(found.scores), Bits(expected.scores));
+  }
 }
 
 // Closed blocks on nodes that stay are found again; open ones are computed anew.
-TEST(Int8KvTest, LostNodesChangeNoBits) {
+class LostNodeTest : public ::testing::TestWithParam<Partition> {};
+
+TEST_P(LostNodeTest, ChangesNoBits) {
   LocalClusterOptions options = Base();
   options.memory_nodes = 2;
+  options.partition = GetParam();
   options.prefix_cache = true;
   const std::unique_ptr<LocalCluster> cluster = MakeCluster(options);
   ASSERT_NE(cluster, nullptr);
   std::vector<GenerateSpec> specs;
   for (uint64_t i = 0; i < 6; ++i) {
-    specs.push_back(Sampled(RandomPrompt(170 + 10 * i, i), 150, i));
+    specs.push_back(Sampled(RandomPrompt(170 + 30 * i, i), 150, i));
   }
   const std::vector<GenerateResult> expected = MakeCluster(Plain())->GenerateMany(specs);
   std::vector<std::shared_ptr<LocalRequest>> requests;
@@ -500,13 +547,22 @@ TEST(Int8KvTest, LostNodesChangeNoBits) {
   EXPECT_GT(cluster->engine().GetStatus().epoch, 1u);
 }
 
+INSTANTIATE_TEST_SUITE_P(Partitions, LostNodeTest,
+                         ::testing::Values(Partition::kRequest, Partition::kTokenRange),
+                         [](const auto& tested) {
+                           return std::string(tested.param == Partition::kRequest ? "request"
+                                                                                  : "token_range");
+                         });
+
 // Fewer tails than the beams of two searches, and slots for few: beams wait for both.
 TEST(Int8KvTest, BeamsWaitForTailsAndSlots) {
   const std::vector<GenerateResult> expected = MakeCluster(Plain())->GenerateMany(Searches());
-  for (const bool cache : {false, true}) {
+  for (const auto& [nodes, cache] : {std::pair(1u, false), {1u, true}, {2u, false}, {2u, true}}) {
     LocalClusterOptions options = Base();
+    options.memory_nodes = nodes;
+    options.partition = nodes > 1 ? Partition::kTokenRange : Partition::kRequest;
     options.sequence_tokens_max = 300;
-    options.slots = 600;
+    options.slots = 600 / nodes;
     options.running_max = 5;
     options.prefix_cache = cache;
     const std::unique_ptr<LocalCluster> cluster = MakeCluster(options);

@@ -158,6 +158,28 @@ TEST_F(LocalClusterWindowsTest, ALostNodeDoesNotShow) {
   EXPECT_TRUE(cluster->WaitForNoSlots().ok());
 }
 
+// Blocks of INT8 come free as whole ones do, also where sequences are cut.
+TEST_F(LocalClusterWindowsTest, WhatComesFreeDoesNotShowInInt8) {
+  LocalClusterOptions options = Keeping();
+  options.int8 = true;
+  const std::vector<GenerateResult> kept = MakeCluster(options)->GenerateMany(Requests());
+  for (const bool cut : {false, true}) {
+    SCOPED_TRACE(cut);
+    options = Freeing();
+    options.int8 = true;
+    if (cut) {
+      options.partition = Partition::kTokenRange;
+      options.slots = 512;
+      options.memory_nodes = 3;
+    }
+    const std::unique_ptr<LocalCluster> cluster = MakeCluster(options);
+    ASSERT_NE(cluster, nullptr);
+    ExpectSame(cluster->GenerateMany(Requests()), kept);
+    EXPECT_TRUE(cluster->WaitForNoSlots().ok());
+    EXPECT_EQ(cluster->engine().GetStatus().epoch, 1u);
+  }
+}
+
 // Two that grow together: one gives up everything, and is recomputed from its tokens.
 TEST_F(LocalClusterWindowsTest, PreemptionDoesNotShow) {
   const std::vector<coordinator::GenerateSpec> two = {Greedy(RandomPrompt(20, 5), 700),

@@ -73,6 +73,18 @@ class FormulaTest(unittest.TestCase):
         for ratio, off in ((0.66, 0.1), (0.6, 0), (0.55, -1 / 12), (0.5, 0), (0.4, 0.25)):
             self.assertAlmostEqual(paper_kvpr.off_formulas({**point, "ratio": ratio}), off)
 
+    def test_the_chosen_split_is_judged_by_the_sweep_at_its_c(self):
+        bench = mock.Mock(run=lambda percent, transport: (abs(percent - 60) / 100 + 0.1, 0, transport))
+        swept, text = printed(paper_kvpr.sweep, bench, 1e-6, 1, [0, 60, 100])
+        self.assertEqual([percent for percent, _ in swept], [0, 60, 100])
+        self.assertIn("| recomputed at c = 1 | ms a step |", text)
+        self.assertIn("| 60% | 100 |", text)
+        points = [{"c": 0.25, "step_s": 9.0}, {"c": 1, "step_s": 0.104}]
+        for step, word in ((0.104, "1.040 of the best of the sweep (asked: at most 1.05): reproduced"), (0.106, "1.060 of the best of the sweep (asked: at most 1.05): not reproduced")):
+            points[1]["step_s"] = step
+            _, text = printed(paper_kvpr.judge_sweeps, points, [{"c": 1, "steps": swept}, {"c": 4, "steps": [(0, 1.0)]}])
+            self.assertEqual(text, f"At c = 1 the chosen split takes {word}.\n")
+
     def test_the_gain_with_streamed_weights_is_that_of_brute_force(self):
         splits = range(self.TOKENS + 1)
         for c in RATIOS:
@@ -620,19 +632,23 @@ class AccountingTest(unittest.TestCase):
 
     def test_contexts_are_what_fits(self):
         tokens, head = 1024, 2 * 2 * 16
+        half = {"kv": 500, "activations": 300000, "windows": 2 * tokens * head + 6192}
         parts = {"kv": 1000, "activations": 500000, "windows": 2 * tokens * head + 8192}
-        counted = headinfer_models.accounting(self.MODEL, parts, tokens, 500)
-        self.assertEqual((counted.scratch, counted.headers, counted.token), (4000, 8192, (500000 + 4 * 64 * (1000 - 257)) / 500))
+        counted = headinfer_models.accounting(self.MODEL, (half, parts), tokens, 500)
+        logits = 4 * 64 * (1000 - 257)
+        self.assertEqual((counted.scratch, counted.headers, counted.activations), (4000, 8192, 500000 + logits))
+        self.assertEqual((counted.token, counted.activation_line.fixed), (800, 100000 + logits))
+        self.assertEqual(counted.header_line.fixed, 4192)
         found = counted.contexts((1, 2))
         for heads in (1, 2):
             self.assertAlmostEqual(counted.weights + counted.activations + counted.scratch + counted.headers + 2 * head * heads * found[heads], headinfer_models.CARD, delta=2 * head * heads)
         for way, token in (("standard", counted.token_kv + counted.token), ("layer by layer", 2 * 2 * head + counted.token)):
-            self.assertAlmostEqual(counted.weights + token * found[way], headinfer_models.CARD, delta=token)
+            self.assertAlmostEqual(counted.weights + counted.activation_line.fixed + token * found[way], headinfer_models.CARD, delta=token)
         self.assertEqual(counted.token_kv, 8 * 2 * 2 * 2 * 16)
 
     def test_table_3_stops_at_what_stores_hold(self):
         # Activations of 24 KiB a token: K and V of a chunked prompt need more than that.
-        parts = {"kv": 64 << 20, "activations": 2048 * 24 * 1024, "windows": 2 * headinfer_models.TOKENS * 2 * 2 * 128 + 8192}
+        parts = [{"kv": chunk << 15, "activations": chunk * 24 * 1024, "windows": 2 * headinfer_models.TOKENS * 2 * 2 * 128 + 8192} for chunk in (1024, 2048)]
         with tempfile.TemporaryDirectory() as folder, mock.patch.object(headinfer_models, "node_parts", lambda *_: parts), \
                 mock.patch.object(headinfer_models, "chosen_chunk", lambda: 2048):
             found, text = printed(paper_headinfer.table3, folder)

@@ -115,8 +115,11 @@ class PoliciesTest(unittest.TestCase):
                 flags = [] if policy is None else ["--policy", policy]
                 answer = json.loads(cluster.lamina("generate", "--prompt", "Once", "--max-tokens", "4", "--json", *flags).stdout)
                 self.assertEqual(answer.get("lossy"), word)
+            self.assertTrue(self.batch_of(cluster, "fetch_sparse")[0]["system_fingerprint"].endswith(f"-{WORD}"))
+            self.assertFalse(self.batch_of(cluster, "fetch_heads")[0]["system_fingerprint"].endswith(WORD))
             scores = [json.loads(cluster.lamina("score", "--prompt", TEXT, "--decode-from", "40", "--policy", policy, "--json").stdout)
                       for policy in ("attend_remote", "fetch_heads", "fetch_sparse")]
+            self.assertEqual([score.get("lossy") for score in scores], [None, None, WORD])
             self.assertEqual(scores[0]["logprobs"], scores[1]["logprobs"])
             self.assertNotEqual(scores[0]["logprobs"], scores[2]["logprobs"])
             chosen = json.loads(cluster.lamina("explain", "--json").stdout)[0]
@@ -128,6 +131,15 @@ class PoliciesTest(unittest.TestCase):
             text = cluster.lamina("status").stdout
             self.assertIn("policies: attend_remote (of requests that name none) 0 running; "
                           f"fetch_heads 0 running; fetch_sparse 0 running, lossy: {WORD}", text)
+
+    def batch_of(self, cluster, policy):
+        """Bodies of the answers of a batch of one request."""
+        requests, results = cluster.directory / f"{policy}.jsonl", cluster.directory / f"{policy}-results.jsonl"
+        body = {"prompt": "Once upon a time", "max_tokens": 4}
+        requests.write_text(json.dumps({"custom_id": "a", "method": "POST", "url": "/v1/completions", "body": body}) + "\n")
+        answered = cluster.lamina("batch", "--input", str(requests), "--output", str(results), "--policy", policy)
+        self.assertEqual(answered.returncode, 0, answered.stderr)
+        return [json.loads(line)["response"]["body"] for line in results.read_text().splitlines()]
 
     def check_batch(self, cluster):
         """All requests of a batch have its policy; one that is not prepared answers none."""

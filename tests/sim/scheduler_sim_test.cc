@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Some 14,100 worlds of a dozen kinds, hundreds of seeds of each: every client sees exactly its
+// Some 14,900 worlds of a dozen kinds, hundreds of seeds of each: every client sees exactly its
 // tokens, every slot has one owner, everything ends. On a failure the message names the seed to
 // replay; the test's options say which words go with it. night.py runs many more of them.
 
@@ -341,6 +341,33 @@ TEST(SchedulerSimTest, EveryClientSeesItsTokensWhereSequencesAreCut) {
     EXPECT_GT(reach.epochs, 1000);
     EXPECT_GT(reach.cancels, 100);
   }
+}
+
+// Cut sequences in INT8 have a tail on each node: closed blocks are kept, and found, and no row
+// reads one that was not whole.
+TEST(SchedulerSimTest, EveryClientSeesItsTokensWhereCutSequencesAreInt8) {
+  SimReach reach;
+  for (uint64_t seed = 1; seed <= 2 * kSeeds; ++seed) {
+    const SimReport report = SimWorld({.seed = seed,
+                                       .prefix_cache = seed % 4 != 0,
+                                       .windows = seed % 5 == 0,
+                                       .beams = seed % 7 == 0,
+                                       .int8 = true,
+                                       .spans = true})
+                                 .Run();
+    ASSERT_EQ(report.failure, "") << HowToReplay(seed, report);
+    reach.Add(report.reach);
+  }
+  std::cout << 2 * kSeeds << " seeds: " << reach.ToString() << "\n";
+
+  EXPECT_GT(reach.tokens_kept, 500);
+  EXPECT_GT(reach.kept_behind_holes, 50);
+  EXPECT_GT(reach.blocks_outlived, 20);
+  EXPECT_GT(reach.beams_shared, 100);
+  EXPECT_GT(reach.preemptions, 100);
+  EXPECT_GT(reach.requeued, 100);
+  EXPECT_GT(reach.epochs, 500);
+  EXPECT_EQ(reach.forks_shared, 0);
 }
 
 // Cut sequences have paths: activations that are asked for are there, also of parts that were kept

@@ -61,20 +61,30 @@ void SimNodes::CheckForm(Entry& entry) {
   for (const auto& [id, other] : table_) {
     tails += options_.FormOf(other.join.path) == KvForm::kInt8;
   }
+  const bool cut = options_.span_tokens > 0;
   const auto ahead = ahead_tails_.extract(join.id);
-  const std::optional<uint32_t> tail = ahead.empty() ? tails_[join.memory_node].owners.Join(join.id)
-                                                     : std::optional<uint32_t>(ahead.mapped());
-  if (tails > options_.int8_tails || join.parent != 0 || !tail) {
-    return Fail(absl::StrCat("sequence ", join.id, " joins as the ", tails, "th of at most ",
-                             options_.int8_tails, ", each with an open block of its own"));
+  for (uint32_t node = 0; node < tails_.size(); ++node) {
+    if (!cut && node != join.memory_node) {
+      continue;
+    }
+    const std::optional<uint32_t> tail =
+        ahead.empty() ? tails_[node].owners.Join(join.id) : std::optional<uint32_t>(ahead.mapped());
+    if (tails > options_.int8_tails || join.parent != 0 || !tail) {
+      return Fail(absl::StrCat("sequence ", join.id, " joins as the ", tails, "th of at most ",
+                               options_.int8_tails, ", each with an open block of its own"));
+    }
+    std::vector<SimSlot>* const block = TailOf(node, *tail);
+    entry.tail = node == join.memory_node ? block : entry.tail;
+    if (cut) {
+      entry.tails.push_back(block);
+    }
   }
-  entry.tail = TailOf(join.memory_node, *tail);
 }
 
 const SimSlot& SimNodes::Seen(const Entry& entry, size_t token, size_t position) const {
   const size_t block = options_.int8_block_tokens;
-  return entry.tail == nullptr || token / block < position / block ? SlotOf(entry, token)
-                                                                   : (*entry.tail)[token % block];
+  const bool closed = entry.tail == nullptr || token / block < position / block;
+  return closed ? SlotOf(entry, token) : entry.TailWith(token)[token % block];
 }
 
 // With INT8 the tail alone, until the block is whole.
@@ -85,10 +95,11 @@ void SimNodes::Store(Entry& entry, size_t token, const SimSlot& stored) {
   const size_t block = options_.int8_block_tokens;
   const size_t lacks = bug_ == PlantedBug::kClosedTooEarly ? 1 : 0;
   const size_t end = token + 1 + lacks;
-  (*entry.tail)[token % block].Store(stored);
+  std::vector<SimSlot>& tail = entry.TailWith(token);
+  tail[token % block].Store(stored);
   for (size_t i = end - block; end % block == 0 && i + lacks < end; ++i) {
     if (i >= entry.released) {
-      SlotOf(entry, i).Store((*entry.tail)[i % block]);
+      SlotOf(entry, i).Store(tail[i % block]);
     }
   }
 }

@@ -149,8 +149,10 @@ void SimNodes::Leave(const plan::StepPlan& plan, plan::SequenceId id) {
   for (size_t i = entry->released; i < entry->slots.size(); ++i) {
     std::erase(SlotOf(*entry, i).owners, id);
   }
-  if (entry->tail != nullptr) {
-    tails_[entry->join.memory_node].owners.Leave(id);
+  for (uint32_t node = 0; entry->tail != nullptr && node < tails_.size(); ++node) {
+    if (node == entry->join.memory_node || !entry->tails.empty()) {
+      tails_[node].owners.Leave(id);
+    }
   }
   left_places_.push_back({.lane = plan.lane, .step = plan.step, .places = entry->join.resident});
   table_.erase(id);

@@ -75,13 +75,19 @@ class SimNodes {
     std::vector<uint32_t> nodes;           // and whose they are.
     uint32_t released = 0;                 // The first ones, which have none any more.
     std::vector<SimSlot>* tail = nullptr;  // INT8: its open block.
-    uint32_t chunked = 0;                  // Prefix tokens whose chunk has ended.
+    // Cut, it has one on each memory node, for the last block that it fills there.
+    std::vector<std::vector<SimSlot>*> tails = {};
+    uint32_t chunked = 0;  // Prefix tokens whose chunk has ended.
     uint32_t chunk_started = 0;
     bool prefilled = false;  // Ended its last chunk, or its parent's.
     bool finished = false;   // Rows are discarded.
     bool row_under_way = false;
     bool has_scratch = false;
     uint32_t scratch_offset = 0;
+    // INT8: the open block that the token is in, or was.
+    std::vector<SimSlot>& TailWith(size_t token) const {
+      return tails.empty() ? *tail : *tails[nodes[token]];
+    }
   };
   using Table = std::map<plan::SequenceId, Entry>;
   // Places for activations of one that has left with a step. Until it ends, the lane's own joins

@@ -18,9 +18,12 @@ void CutIntoSpans(uint64_t seed, SimWorkload& workload) {
   }
   const auto pieces = static_cast<uint32_t>(2 + seed % 7);
   options.span_tokens = (options.sequence_tokens_max + pieces - 1) / pieces;
+  const bool int8 = options.kv == KvForm::kInt8;  // Then no block lies in two spans.
   if (seed % 8 != 1) {  // Else a block of the cache would mostly be in two spans, and none is kept.
-    const auto block = static_cast<uint32_t>(1 + seed / 8 % 5);
-    options.cached_block_tokens = block;
+    options.cached_block_tokens = static_cast<uint32_t>(1 + seed / 8 % 5);
+  }
+  if (seed % 8 != 1 || int8) {
+    const uint32_t block = int8 ? options.int8_block_tokens : options.cached_block_tokens;
     options.span_tokens = (options.span_tokens + block - 1) / block * block;
   }
   options.prompt_rows_max = static_cast<uint32_t>(seed % 3 * 5);

@@ -472,6 +472,7 @@ inline std::vector<Case> Cases() {
        .fetch_bytes = 16 << 20,
        .streaming = {.sink = 10, .window = kTokensMax, .layers = {{0, 1}}}},
       {.name = "RemoteInt8", .kind = AttentionPath::kRemote, .int8 = true},
+      {.name = "LocalInt8", .kind = AttentionPath::kLocal, .int8 = true},
       {.name = "FetchInt8", .kind = AttentionPath::kFetch, .fetch_bytes = 16 << 20, .int8 = true},
       {.name = "FetchInt8InSmallWindows",
        .kind = AttentionPath::kFetch,

@@ -412,6 +412,45 @@ TEST_P(MadeBehindTheSliceTest, IsNoPartOfTheSlicesTime) {
   paths_->EndStep(lane);
 }
 
+using LastLayerTest = AttentionPathTest;
+
+// Outputs of prompts in chunks that nobody reads are left as they are.
+TEST_P(LastLayerTest, ItAttendsForRowsThatAreReadAlone) {
+  plan::StepPlan plan;
+  Join(1, 90, plan);
+  Join(2, 30, plan);
+  AddRows(1, 40, plan);  // Its prompt goes on.
+  AddRows(2, 30, plan);
+  BeginStep(0, std::move(plan));
+  Lane& lane = lanes_[0];
+  const BFloat16 untouched = ToBFloat16(-77.0f);
+  for (uint32_t layer = 0; layer < config_.layers.size(); ++layer) {
+    const auto out = executor().AttentionRows(layer, lane.positions.size(), lane.buffers);
+    for (size_t row = 0; row < out.rows; ++row) {
+      *out.row(row) = untouched;
+    }
+    BeginLayer(lane, layer);
+    EndLayer(lane, layer);
+    for (size_t row = 0; row < out.rows; ++row) {
+      EXPECT_EQ(out.row(row)->bits != untouched.bits, IsRead(lane, layer, row))
+          << "layer " << layer << " row " << row;
+    }
+  }
+  paths_->EndStep(lane);
+}
+
+// Those that neither choose tokens nor have heads that stream.
+std::vector<Case> CasesOfPlainPrompts() {
+  using plan::AttentionPath;
+  std::vector<Case> cases = Cases();
+  std::erase_if(cases, [](const Case& one) {
+    return one.toy || one.kind == AttentionPath::kSparse || one.kind == AttentionPath::kStreaming;
+  });
+  return cases;
+}
+
+INSTANTIATE_TEST_SUITE_P(Paths, LastLayerTest, ::testing::ValuesIn(CasesOfPlainPrompts()),
+                         [](const auto& test) { return std::string(test.param.name); });
 INSTANTIATE_TEST_SUITE_P(Paths, HeadsInTurnTest,
                          ::testing::ValuesIn(CasesChosenByHead(/*weighed=*/true)),
                          [](const auto& test) { return std::string(test.param.name); });

@@ -98,12 +98,22 @@ TEST_F(PartSumsTest, OnTheProcessorThePartIsMadeInItsPlace) {
   const auto device = kernels::MakeCpuComputeDevice(kernels::MakeReferenceDense(DType::kBF16),
                                                     kernels::CpuAttention(), pool_);
   const PartSums sums(program_, *device);
-  ValueBuffers buffers = *ValueBuffers::Make(program_, BodySlots(program_, true), kRows, *device);
+  ValueBuffers buffers = *ValueBuffers::Make(program_, BodySlots(program_, true), kRows, *device,
+                                             /*tile_rows=*/2);
+  const model::ValueId part = program_.OpAt(1, reduce_).inputs[0];
   std::vector<std::byte> place(kRows * sums.RowBytes(1, reduce_));
 
   sums.Place(1, reduce_, place.data(), buffers);
 
-  EXPECT_EQ(buffers.data(program_.OpAt(1, reduce_).inputs[0]), place.data());
+  EXPECT_EQ(buffers.data(part), place.data());
+  const std::vector<uint32_t> ids(kRows, 0);
+  ASSERT_TRUE(buffers.SetRows({.token_ids = ids, .positions = ids}).ok());
+  size_t rows = 0;
+  buffers.InTiles([&] {
+    EXPECT_EQ(buffers.data(part), place.data() + rows * sums.RowBytes(1, reduce_));
+    rows += buffers.rows().positions.size();
+  });
+  EXPECT_EQ(rows, kRows);
 }
 
 }  // namespace

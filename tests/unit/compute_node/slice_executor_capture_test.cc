@@ -116,8 +116,8 @@ TEST_P(SliceCaptureTest, HasTheBitsOfOpsOneByOne) {
   const bool captures = !executor().device().is_host();
   ValueBuffers plain = *executor().MakeBuffers(kBufferRows);
   ValueBuffers captured = Captured();
-  EXPECT_EQ(captured.captured_rows().size(), captures ? 5u : 0u);  // 1, 2, 4, 8, 16.
-  EXPECT_TRUE(plain.captured_rows().empty());
+  EXPECT_EQ(captured.captured().rows().size(), captures ? 5u : 0u);  // 1, 2, 4, 8, 16.
+  EXPECT_TRUE(plain.captured().rows().empty());
 
   // Shrinking and growing: rows behind those of a step hold what others left.
   for (const size_t rows : {12, 1, 3, 16, 17, 2}) {

@@ -11,7 +11,9 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <memory>
 #include <numeric>
+#include <tuple>
 #include <variant>
 
 #include "absl/strings/str_cat.h"
@@ -219,6 +221,26 @@ TEST_P(SliceExecutorTest, GivesTheLogitsOfThePlainExecutor) {
   }
 }
 
+// What is there for a tile alone is poisoned with all else before each slice, not before each tile.
+TEST_P(SliceExecutorTest, TilesOfRowsHaveTheBitsOfAllRowsTogether) {
+  const auto& [type, compute_type] = GetParam();
+  std::vector<TokenId> tokens(41);
+  std::iota(tokens.begin(), tokens.end(), TokenId{17});
+  Program whole(Spec(type), compute_type);
+  if (!whole.executor().device().is_host()) {
+    GTEST_SKIP() << "ops see all rows here";
+  }
+  const std::vector<std::vector<float>> expected = WholeRun(whole, tokens).Logits();
+  for (const size_t tile_rows : {1, 7, 17, 40}) {
+    Program tiles(Spec(type), compute_type, UINT32_MAX, nullptr, tile_rows);
+    const std::vector<std::vector<float>> found = WholeRun(tiles, tokens).Logits();
+    ASSERT_EQ(found.size(), expected.size());
+    for (size_t row = 0; row < found.size(); ++row) {
+      EXPECT_EQ(found[row], expected[row]) << "row " << row << ", tiles of " << tile_rows;
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Models, SliceExecutorTest,
                          ::testing::Combine(::testing::Values("llama", "qwen2", "opt",
                                                               "gpt_neox_parallel",
@@ -267,6 +289,28 @@ TEST(SliceExecutorTest, GatesAndTheirActivationInOneCallHaveTheBitsOfTwo) {
   }
 }
 
+// In tiles of as many rows as other models' an expert's weights would be read for a few rows each.
+TEST(SliceExecutorTest, TilesAreLongerWhereExpertsSeeSomeOfTheirRows) {
+  test_support::RandomModelSpec spec = Spec("llama");
+  spec.model_type = "mixtral";
+  spec.experts = 4;
+  spec.experts_per_token = 2;
+  const Program::DeviceMaker make_device = [](ThreadPool& pool) {
+    return kernels::MakeCpuComputeDevice(
+        *kernels::MakeCpuDense({.compute_type = DType::kBF16, .pool = &pool}),
+        kernels::CpuAttention(), pool);
+  };
+  Program whole(spec, DType::kBF16, UINT32_MAX, make_device);
+  Program tiles(spec, DType::kBF16, UINT32_MAX, make_device, /*tile_rows=*/8);
+  std::vector<TokenId> tokens(41);
+  std::iota(tokens.begin(), tokens.end(), TokenId{17});
+
+  EXPECT_EQ(whole.executor().RowsAtOnce(tokens.size()), tokens.size());
+  EXPECT_EQ(tiles.executor().RowsAtOnce(tokens.size()), 16u);
+
+  EXPECT_EQ(WholeRun(tiles, tokens).Logits(), WholeRun(whole, tokens).Logits());
+}
+
 TEST(SliceExecutorTest, HasOneSliceMoreThanAttentions) {
   Program program(Spec("llama"), DType::kF32);
 
@@ -298,16 +342,43 @@ TEST(SliceExecutorTest, NothingThatOverlapsAnAttentionSharesItsBuffers) {
 
 // Nor do dense layers take more, once they are prepared, than they have said.
 TEST(SliceExecutorTest, TakesNoMoreThanItHasSaid) {
-  Program program(Spec("llama"), DType::kBF16);
-  SliceExecutor& executor = program.executor();
-  const std::vector<TokenId> tokens(40, 7);
-  ASSERT_TRUE(executor.Prepare(tokens.size()).ok());
-  const uint64_t said = ScratchBytes(executor, tokens.size());
-  EXPECT_EQ(said, executor.device().dense().scratch_bytes());  // There are no experts.
+  for (const size_t tile_rows : {SliceExecutor::kTileRows, size_t{8}}) {
+    Program program(Spec("llama"), DType::kBF16, UINT32_MAX, nullptr, tile_rows);
+    SliceExecutor& executor = program.executor();
+    const std::vector<TokenId> tokens(40, 7);
+    ASSERT_TRUE(executor.Prepare(tokens.size()).ok());
+    const uint64_t said = ScratchBytes(executor, tokens.size());
+    EXPECT_EQ(said, executor.device().dense().scratch_bytes());  // There are no experts.
 
-  WholeRun(program, tokens).Logits();
+    WholeRun(program, tokens).Logits();
 
-  EXPECT_EQ(ScratchBytes(executor, tokens.size()), said);
+    EXPECT_EQ(ScratchBytes(executor, tokens.size()), said);
+  }
+}
+
+// Rows behind those of a tile take memory for what crosses an attention, or may be sent with it.
+TEST(SliceExecutorTest, ValuesBetweenOpsTakeTheMemoryOfATile) {
+  Program plain(Spec("llama"), DType::kBF16);
+  Program tiles(Spec("llama"), DType::kBF16, UINT32_MAX, nullptr, /*tile_rows=*/8);
+  SliceExecutor& executor = tiles.executor();
+  const SliceProgram& program = executor.program();
+  const auto bytes = [&executor](size_t rows) { return executor.MakeBuffers(rows)->bytes(); };
+  if (!executor.device().is_host()) {
+    EXPECT_EQ(bytes(100), plain.executor().MakeBuffers(100)->bytes());
+    return;
+  }
+  size_t row_bytes = program.ContextRowBytesMax() + program.RowBytes(program.Qkv(1));
+  row_bytes += program.RowBytes(program.AttentionOutput(1));
+  row_bytes += program.RowBytes(KvInputOf(program, 1));
+  EXPECT_EQ(bytes(100) - bytes(60), 40 * row_bytes);
+  EXPECT_EQ(bytes(8), plain.executor().MakeBuffers(8)->bytes());
+  EXPECT_LT(bytes(100), plain.executor().MakeBuffers(100)->bytes() / 2);
+  const ValueBuffers buffers = *executor.MakeBuffers(100);
+  uint64_t allocated = 0;
+  for (const absl::Span<std::byte> memory : buffers.DeviceAllocations()) {
+    allocated += memory.size();
+  }
+  EXPECT_EQ(buffers.bytes(), allocated);
 }
 
 // A handful, not one for each value.

@@ -32,7 +32,8 @@ class Program {
 
   // With the weights of the slices before `slices_end`; on the suite's device, or on another one.
   Program(const test_support::RandomModelSpec& spec, DType compute_type,
-          uint32_t slices_end = UINT32_MAX, const DeviceMaker& make_device = nullptr)
+          uint32_t slices_end = UINT32_MAX, const DeviceMaker& make_device = nullptr,
+          size_t tile_rows = SliceExecutor::kTileRows)
       : device_(make_device ? make_device(pool_)
                             : kernels::SuiteComputeDevice(compute_type, pool_)) {
     const std::string directory = absl::StrCat(::testing::TempDir(), "/slices_", getpid());
@@ -51,7 +52,8 @@ class Program {
     auto weights = ModelWeights::Load(model_, *device_, ops, [](double) {});
     EXPECT_TRUE(weights.ok()) << weights.status();
     weights_.emplace(*device_, *std::move(weights));
-    auto executor = SliceExecutor::Create(model_.graph, *weights_, *device_, /*head_columns=*/64);
+    auto executor =
+        SliceExecutor::Create(model_.graph, *weights_, *device_, /*head_columns=*/64, tile_rows);
     EXPECT_TRUE(executor.ok()) << executor.status();
     executor_ = *std::move(executor);
     std::filesystem::remove_all(directory);

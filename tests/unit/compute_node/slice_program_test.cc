@@ -122,6 +122,56 @@ TEST_P(SliceProgramTest, PartsThatLieElsewhereHaveNoSlots) {
   }
 }
 
+// What is read in another call than the one that makes it, or by others, is there for all rows.
+TEST_P(SliceProgramTest, ATileIsEnoughOfWhatOneRangeMakesAndReads) {
+  const std::vector<SlotRows> rows = RowsOfValues(program_);
+  ASSERT_EQ(rows.size(), graph_.values.size());
+  std::vector<size_t> run_by(graph_.ops.size(), SIZE_MAX);
+  const std::vector<OpRange> ranges = program_.Ranges();
+  for (size_t range = 0; range < ranges.size(); ++range) {
+    for (const model::OpId op : program_.OpsIn(ranges[range])) {
+      run_by[op] = range;
+    }
+  }
+  for (model::OpId op = 0; op < graph_.ops.size(); ++op) {
+    for (const model::ValueId input : graph_.ops[op].inputs) {
+      if (rows[input] == SlotRows::kTile) {
+        EXPECT_NE(run_by[op], SIZE_MAX) << graph_.ops[op].name;
+        EXPECT_EQ(run_by[op], run_by[graph_.values[input].producer]) << graph_.ops[op].name;
+      }
+    }
+    const bool activates = std::holds_alternative<model::ActivationOp>(graph_.ops[op].body);
+    if (activates && run_by[op] != SIZE_MAX) {  // Nothing is wider than what it reads.
+      EXPECT_EQ(rows[graph_.ops[op].inputs[0]], SlotRows::kTile) << graph_.ops[op].name;
+      EXPECT_EQ(rows[graph_.ops[op].output], SlotRows::kTile) << graph_.ops[op].name;
+    }
+  }
+  for (model::ValueId value = 0; value < rows.size(); ++value) {
+    if (program_.Crosses(value) || program_.IsPart(value)) {
+      EXPECT_EQ(rows[value], SlotRows::kStep) << graph_.values[value].name;
+    }
+  }
+  for (uint32_t slice = 0; slice + 1 < program_.slice_count(); ++slice) {
+    if (const model::ValueId input = KvInputOf(program_, slice); input != model::kNone) {
+      EXPECT_EQ(rows[input], SlotRows::kStep) << graph_.values[input].name;
+    }
+  }
+}
+
+TEST_P(SliceProgramTest, NoSlotIsOfATileAndOfAStep) {
+  const std::vector<SlotRows> rows = RowsOfValues(program_);
+  const ValueSlots slots = BodySlots(program_, /*parts_elsewhere=*/true, rows);
+  size_t tiles = 0;
+  for (model::ValueId value = 0; value < rows.size(); ++value) {
+    const uint32_t slot = slots.slot[value];
+    if (slot != model::kNone && slots.rows[slot] == SlotRows::kTile) {
+      EXPECT_EQ(rows[value], SlotRows::kTile) << graph_.values[value].name;
+      ++tiles;
+    }
+  }
+  EXPECT_GT(tiles, 0u);
+}
+
 TEST_P(SliceProgramTest, WithoutTheHeadNoOpBehindTheLastReductionIsNeeded) {
   const uint32_t end = program_.slice_count();
   const size_t tail = program_.OpsIn(program_.Tail()).size();

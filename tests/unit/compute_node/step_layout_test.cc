@@ -112,6 +112,9 @@ TEST_F(StepLayoutTest, OfChunksTheLastTokenOfTheLastIsSampledForForksToo) {
   EXPECT_EQ(lane_.tail[1].sequence, 3u);
   EXPECT_THAT(TailRows(), ElementsAre(23u, 23u));
   EXPECT_TRUE(lane_.pinned);
+  EXPECT_EQ(RowsRead(lane_, 0, 16).count, 0u);
+  EXPECT_EQ(RowsRead(lane_, 16, 8).first, 23u);
+  EXPECT_EQ(RowsRead(lane_, 16, 8).count, 1u);
 }
 
 TEST_F(StepLayoutTest, EveryTokenThatHasASuccessorIsScored) {
@@ -122,6 +125,10 @@ TEST_F(StepLayoutTest, EveryTokenThatHasASuccessorIsScored) {
 
   EXPECT_THAT(TailRows(), ElementsAre(0u, 1u, 2u, 3u, 4u));
   EXPECT_TRUE(lane_.tail.back().score);
+  EXPECT_EQ(RowsRead(lane_, 0, 6).first, 0u);
+  EXPECT_EQ(RowsRead(lane_, 0, 6).count, 5u);
+  EXPECT_EQ(RowsRead(lane_, 2, 2).first, 2u);
+  EXPECT_EQ(RowsRead(lane_, 2, 2).count, 2u);
 }
 
 // Odd sequences take the second of two paths.

@@ -117,6 +117,37 @@ TEST_F(ValueBuffersTest, RowsThatStandWhereTheyBelongAreNotCopied) {
   }
 }
 
+TEST_F(ValueBuffersTest, TilesFollowEachOtherAndValuesBeginWithTheirFirstRow) {
+  constexpr size_t kTile = 5;
+  const std::vector<SlotRows> rows = RowsOfValues(program_);
+  ValueBuffers buffers =
+      *ValueBuffers::Make(program_, BodySlots(program_, false, rows), kRows, device_, kTile);
+  const auto of_tile = static_cast<model::ValueId>(
+      std::find(rows.begin(), rows.end(), SlotRows::kTile) - rows.begin());
+  ASSERT_LT(of_tile, rows.size());
+  std::vector<uint32_t> ids(kRows);
+  std::iota(ids.begin(), ids.end(), 0);
+  for (const size_t count : {kRows, kTile, size_t{1}}) {
+    const auto some = absl::MakeConstSpan(ids).first(count);
+    ASSERT_TRUE(buffers.SetRows({.token_ids = some, .positions = some}).ok());
+    const RowInputs all = buffers.rows();
+    const std::byte* const first = buffers.data(qkv_);
+    const std::byte* const tile = buffers.data(of_tile);
+    size_t seen = 0;
+    buffers.InTiles([&] {
+      EXPECT_LE(buffers.rows().positions.size(), kTile);
+      EXPECT_EQ(buffers.rows().token_ids.data(), all.token_ids.data() + seen);
+      EXPECT_EQ(buffers.rows().positions.data(), all.positions.data() + seen);
+      EXPECT_EQ(buffers.rows().slots.data(), all.slots.data() + seen);
+      EXPECT_EQ(buffers.data(qkv_), first + seen * RowBytes());
+      EXPECT_EQ(buffers.data(of_tile), tile);
+      seen += buffers.rows().positions.size();
+    });
+    EXPECT_EQ(seen, count);
+    EXPECT_EQ(buffers.rows().positions.size(), count);
+  }
+}
+
 TEST_F(ValueBuffersTest, IdsAndPositionsGoToTheDeviceInOneCopy) {
   const std::vector<uint32_t> ids = {4, 5, 6};
   const std::vector<uint32_t> positions = {7, 8, 9};

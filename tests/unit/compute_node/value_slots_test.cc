@@ -24,9 +24,10 @@ struct Case {
   std::vector<model::ValueId> inputs;
   std::vector<model::ValueId> kept;
   std::vector<size_t> row_bytes;
+  std::vector<SlotRows> rows;
 
   ValueLives lives() const {
-    return {.uses = uses, .inputs = inputs, .kept = kept, .row_bytes = row_bytes};
+    return {.uses = uses, .inputs = inputs, .kept = kept, .row_bytes = row_bytes, .rows = rows};
   }
 };
 
@@ -35,6 +36,7 @@ Case RandomCase(uint64_t seed) {
   Case made;
   for (uint32_t value = 0; value < 40; ++value) {
     made.row_bytes.push_back(random.Below(10) == 0 ? 0 : kSizes[random.Below(3)]);
+    made.rows.push_back(random.Below(3) == 0 ? SlotRows::kTile : SlotRows::kStep);
     made.graph.values.push_back({});
     if (value < 3) {
       made.inputs.push_back(value);
@@ -60,6 +62,15 @@ Case RandomCase(uint64_t seed) {
   return made;
 }
 
+// How many slots of that size have such rows.
+size_t SlotsOf(const ValueSlots& slots, size_t size, SlotRows rows) {
+  size_t count = 0;
+  for (size_t slot = 0; slot < slots.row_bytes.size(); ++slot) {
+    count += slots.row_bytes[slot] == size && slots.rows[slot] == rows;
+  }
+  return count;
+}
+
 // Plays the uses; a value whose slot went to another one before its last reader is found out.
 void ExpectValuesStayTillTheyAreRead(const Case& played, const ValueSlots& slots) {
   std::map<uint32_t, model::ValueId> memory;
@@ -70,6 +81,7 @@ void ExpectValuesStayTillTheyAreRead(const Case& played, const ValueSlots& slots
     }
     ASSERT_LT(slots.slot[value], slots.row_bytes.size());
     EXPECT_EQ(slots.row_bytes[slots.slot[value]], played.row_bytes[value]);
+    EXPECT_EQ(slots.rows[slots.slot[value]], played.rows[value]);
     memory[slots.slot[value]] = value;
   };
   const auto expect_there = [&](model::ValueId value) {
@@ -121,6 +133,21 @@ std::vector<Life> LivesOf(const Case& played) {
   return lives;
 }
 
+// The most values of that size with such rows that are alive in one use.
+size_t MostAlive(const Case& drawn, size_t size, SlotRows rows) {
+  const std::vector<Life> lives = LivesOf(drawn);
+  size_t most = 0;
+  for (size_t i = 0; i < drawn.uses.size(); ++i) {
+    size_t alive = 0;
+    for (size_t value = 0; value < lives.size(); ++value) {
+      alive += drawn.row_bytes[value] == size && drawn.rows[value] == rows &&
+               lives[value].first <= i && i <= lives[value].last;
+    }
+    most = std::max(most, alive);
+  }
+  return most;
+}
+
 TEST(ValueSlotsTest, NoValueIsOverwrittenBeforeItsLastReader) {
   for (uint64_t seed = 0; seed < 200; ++seed) {
     SCOPED_TRACE(seed);
@@ -133,23 +160,23 @@ TEST(ValueSlotsTest, ThereAreAsManySlotsAsValuesAliveAtOnce) {
   for (uint64_t seed = 0; seed < 200; ++seed) {
     SCOPED_TRACE(seed);
     const Case drawn = RandomCase(seed);
-    const std::vector<Life> lives = LivesOf(drawn);
     const ValueSlots slots = AssignSlots(drawn.graph, drawn.lives());
     for (const size_t size : kSizes) {
-      size_t most = 0;
-      for (size_t i = 0; i < drawn.uses.size(); ++i) {
-        size_t alive = 0;
-        for (size_t value = 0; value < lives.size(); ++value) {
-          alive +=
-              drawn.row_bytes[value] == size && lives[value].first <= i && i <= lives[value].last;
-        }
-        most = std::max(most, alive);
+      for (const SlotRows rows : {SlotRows::kStep, SlotRows::kTile}) {
+        EXPECT_EQ(SlotsOf(slots, size, rows), MostAlive(drawn, size, rows))
+            << size << " bytes a row" << (rows == SlotRows::kTile ? ", of a tile" : "");
       }
-      EXPECT_EQ(std::count(slots.row_bytes.begin(), slots.row_bytes.end(), size),
-                static_cast<ptrdiff_t>(most))
-          << size << " bytes a row";
     }
   }
+}
+
+TEST(ValueSlotsTest, AllRowsOfAStepAreThereUnlessItIsSaid) {
+  Case drawn = RandomCase(1);
+  drawn.rows.clear();
+
+  const ValueSlots slots = AssignSlots(drawn.graph, drawn.lives());
+
+  EXPECT_EQ(slots.rows, std::vector<SlotRows>(slots.row_bytes.size(), SlotRows::kStep));
 }
 
 TEST(ValueSlotsTest, WithoutUsesInputsAloneHaveSlots) {

@@ -53,8 +53,13 @@ TEST(KvFormConfigTest, WhatIsNotServedWithItIsRefusedByName) {
             "no error");
   EXPECT_THAT(ErrorOf({"policy=auto", "compute.0.capacity=1GiB"}),
               HasSubstr("kv: int8 is not served by this version with policy auto"));
-  EXPECT_THAT(ErrorOf({"partition=token_range"}),
-              HasSubstr("kv: int8 is not served by this version with partition token_range"));
+  EXPECT_EQ(ErrorOf({"partition=token_range"}), "no error");
+  for (const std::string policies :
+       {"policy=fetch_heads", "policies=[attend_remote, fetch_heads]"}) {
+    EXPECT_THAT(ErrorOf({"partition=token_range", policies}),
+                AllOf(HasSubstr("UNIMPLEMENTED"),
+                      HasSubstr("with partition token_range and policies that fetch")));
+  }
   EXPECT_THAT(
       ErrorOf({"prefill.mode=dedicated", "compute=[{name: c0}, {name: p0, role: prefill}]"}),
       HasSubstr("kv: int8 is not served by this version with prefill.mode dedicated"));
@@ -132,7 +137,8 @@ TEST(KvFormConfigTest, WhatIsNotServedWithSeveralFormsIsRefusedByName) {
   EXPECT_THAT(error_of({"compute=[{name: c0, replica: r, stage: 0}, {name: c1, replica: r, stage: "
                         "1}]"}),
               HasSubstr(std::string(kList) + "a replica of several nodes"));
-  EXPECT_THAT(error_of({"partition=token_range"}), HasSubstr("partition token_range"));
+  EXPECT_THAT(error_of({"partition=token_range"}),
+              HasSubstr(std::string(kList) + "partition token_range"));
   EXPECT_THAT(error_of({"memory.0.spill={path: spilled, capacity: 1GiB}"}), HasSubstr("spill"));
   EXPECT_THAT(error_of({"attention.decode=pairs"}), HasSubstr("attention in pairs"));
   EXPECT_THAT(error_of({"kv=[bf16, bf16]"}),

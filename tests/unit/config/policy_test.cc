@@ -109,6 +109,27 @@ TEST(PolicyTest, PackingIsOfFetchHybridAlone) {
   EXPECT_THAT(error("attend_remote"), HasSubstr("fetch: says how K and V are fetched"));
 }
 
+TEST(PolicyTest, ActivationsInF32AreRefusedWhereThereAreAny) {
+  const auto error = [](std::vector<std::string> overrides) {
+    overrides.emplace_back("compute.0.compute_type=f32");
+    return Parse(kHybrid, overrides).status().ToString();
+  };
+  EXPECT_THAT(error({"policy=fetch_recompute"}),
+              AllOf(HasSubstr("compute.0.compute_type: f32 is not served"),
+                    HasSubstr("with policy fetch_recompute, for recomputation cannot pay")));
+  EXPECT_THAT(error({"fetch.activation_percent=1"}),
+              HasSubstr("with policy fetch_hybrid, for recomputation cannot pay"));
+  EXPECT_EQ(error({"fetch.activation_percent=0"}), "OK");
+  EXPECT_EQ(error({"policy=fetch_hybrid"}), "OK") << "the model decides";
+  for (const std::string policy : {"fetch_recompute", "fetch_hybrid"}) {
+    EXPECT_EQ(error({"policy=" + policy, "kv=int8"}), "OK");
+  }
+  EXPECT_THAT(error({"policy=attend_remote", "policies=[attend_remote, fetch_recompute]"}),
+              HasSubstr("recomputation cannot pay"));
+  EXPECT_EQ(error({"policy=fetch_recompute", "fetch.recompute=tokens"}), "OK");
+  EXPECT_EQ(error({"policy=fetch_heads"}), "OK");
+}
+
 TEST(PolicyTest, WhatIsWrittenReadsBackAsTheSame) {
   const auto config = Parse(kLocal);
   ASSERT_TRUE(config.ok()) << config.status();

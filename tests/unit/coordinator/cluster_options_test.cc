@@ -435,6 +435,15 @@ TEST(EngineOptionsOfTest, PolicyAutoWeighsWhatTheClusterCanHave) {
   EXPECT_THAT(WhyNot(*store, cost::KvPolicy::kLocal), HasSubstr("compute.0.capacity"));
   EXPECT_EQ(WhyNot(*store, cost::KvPolicy::kFetchRecompute), "");
   EXPECT_EQ(WhyNot(*store, cost::KvPolicy::kFetchHybrid), "");
+  const auto f32 = OptionsOf(
+      "compute: [{name: c0, compute_type: f32}]\nmemory: [{name: m0, capacity: 1GiB}]\n" + keys,
+      {{.query_heads = 8, .kv_heads = 8, .head_dim = 32}});
+  ASSERT_TRUE(f32.ok()) << f32.status();
+  for (const cost::KvPolicy policy :
+       {cost::KvPolicy::kFetchRecompute, cost::KvPolicy::kFetchHybrid}) {
+    EXPECT_THAT(WhyNot(*f32, policy), HasSubstr("f32 is not served by this version with policy"));
+  }
+  EXPECT_EQ(WhyNot(*f32, cost::KvPolicy::kFetchTokens), "");
   EXPECT_FALSE(store->nodes[0].holds_kv);
   EXPECT_EQ(store->partition, Partition::kRequest);
 

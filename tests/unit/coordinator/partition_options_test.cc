@@ -56,6 +56,19 @@ TEST(PartitionOptionsTest, AutoChoosesNoneThatSpillTiersAreNotServedWith) {
   EXPECT_EQ(whole->partition, Partition::kRequest);
 }
 
+// Tails of 32 sequences take 2 MiB of each node.
+TEST(PartitionOptionsTest, AutoMayCutSequencesInInt8ThatAttendWhereTheyLie) {
+  const std::string small =
+      Nodes({"5MiB", "5MiB", "5MiB"}) + "partition: auto\nlimits: {running_max: 32}\n";
+  const auto spans = OptionsOf(small + "kv: int8\n");
+  ASSERT_TRUE(spans.ok()) << spans.status();
+  EXPECT_EQ(spans->partition, Partition::kTokenRange);
+  ExpectRefused(OptionsOf(small + "kv: int8\npolicy: fetch_heads\n"),
+                absl::StatusCode::kUnimplemented,
+                AllOf(HasSubstr("auto chose token_range (chosen because"),
+                      HasSubstr("does not serve with kv int8 and policies that fetch")));
+}
+
 TEST(PartitionOptionsTest, AutoThatCannotBeServedIsRefused) {
   ExpectRefused(OptionsOf(Nodes({"1MiB", "1MiB"}) + "partition: auto\n"),
                 absl::StatusCode::kFailedPrecondition, HasSubstr("no partition can be served"));

@@ -212,6 +212,23 @@ TEST(RecomputeOptionsTest, ActivationsOfHybridSlotsStayToo) {
   EXPECT_EQ(asked->scheduler.resident_tokens, 192u);
 }
 
+// With K and V of as many bytes none is held, and such a cluster serves.
+TEST(RecomputeOptionsTest, HybridInF32IsRefusedWhereItWouldHoldActivations) {
+  const std::vector<AttentionDescriptor> layers(3,
+                                                {.query_heads = 8, .kv_heads = 8, .head_dim = 32});
+  const std::string lines =
+      "model: m\ncompute: [{name: c0, compute_type: f32}]\n"
+      "memory: [{name: m0, capacity: 1GiB}]\npolicy: fetch_hybrid\n";
+  const absl::Status refused = OptionsOf(lines, layers).status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kUnimplemented) << refused;
+  EXPECT_THAT(std::string(refused.message()),
+              AllOf(HasSubstr("compute.0.compute_type: f32 is not served"),
+                    HasSubstr("recomputation cannot pay")));
+  const std::string none = lines + "fetch: {activation_percent: 0}\n";
+  EXPECT_TRUE(OptionsOf(none, layers).ok()) << OptionsOf(none, layers).status();
+  EXPECT_TRUE(OptionsOf(lines, kGrouped).ok()) << OptionsOf(lines, kGrouped).status();
+}
+
 // K and V of one head of a longest request take 2 MiB, and its part of activations as many.
 TEST(RecomputeOptionsTest, ActivationsAreSpreadWhereTheFileSpreadsHeads) {
   const auto of_two = [](const std::string& capacity, const std::string& lines) {

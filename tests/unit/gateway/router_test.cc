@@ -352,6 +352,41 @@ TEST_F(RouterTest, APolicyOfTheHeaderReachesTheBackendAndItsWordTheAnswer) {
   }
 }
 
+TEST_F(RouterTest, APolicyOfTheHeaderHoldsForEveryApi) {
+  backend_.models = std::vector<client::ModelInfo>{
+      {.id = "m", .sequence_tokens_max = 100, .policies = {{.name = "lossy", .lossy = "a-word"}}}};
+  Router router(backend_, side_work_, {});
+  const std::pair<std::string, std::string> apis[] = {
+      {"/v1/completions", R"("prompt":"x")"},
+      {"/v1/chat/completions", R"("messages":[{"role":"user","content":"x"}])"},
+      {"/v1/responses", R"("input":"x")"},
+      {"/v1/messages", R"("max_tokens":5,"messages":[{"role":"user","content":"x"}])"}};
+  const HttpHeaders expected = {{"x-lamina-lossy", "a-word"}};
+  for (const auto& [path, fields] : apis) {
+    for (const bool stream : {false, true}) {
+      SCOPED_TRACE(absl::StrCat(path, stream ? " as a stream" : ""));
+      RecordingWriter writer;
+      HttpRequest request = Post(path, absl::StrCat(R"({"model":"m",)", fields, R"(,"stream":)",
+                                                    stream ? "true}" : "false}"));
+      request.policy = "lossy";
+      const size_t before = backend_.generations.size();
+      const auto handler = router.Handle(std::move(request), writer);
+      ASSERT_EQ(backend_.generations.size(), before + 1);
+      const auto& generation = backend_.generations.back();
+      EXPECT_EQ(generation->options.policy, "lossy");
+      generation->Send({.text = "y", .finish_reason = client::FinishReason::kStop});
+      generation->Finish(absl::OkStatus());
+      if (stream) {
+        EXPECT_EQ(writer.stream_headers, expected);
+      } else {
+        ASSERT_TRUE(writer.response.has_value());
+        EXPECT_EQ(writer.response->status, 200);
+        EXPECT_EQ(writer.response->headers, expected);
+      }
+    }
+  }
+}
+
 TEST_F(RouterTest, AFormOfKvOfTheHeaderReachesTheBackendAndItsWordTheAnswer) {
   backend_.models = std::vector<client::ModelInfo>{
       {.id = "m",

@@ -8,6 +8,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <numeric>
 #include <string>
 #include <vector>
@@ -71,6 +72,9 @@ TEST_F(ComputeDeviceSuite, MemoryBeginsAsZeros) {
     EXPECT_EQ(device->bytes, bytes);
     EXPECT_EQ(Download<uint8_t>(device->data, bytes), std::vector<uint8_t>(bytes, 0));
     EXPECT_EQ(Download<uint8_t>(host->data, bytes), std::vector<uint8_t>(bytes, 0));
+    if (device_->is_host()) {
+      EXPECT_EQ(reinterpret_cast<uintptr_t>(device->data) % 64, 0u) << bytes;
+    }
   }
 }
 
@@ -301,6 +305,58 @@ TEST_F(ComputeDeviceSuite, SamplesTheTokensOfTheHost) {
                 kernels::Sample(row, params[i], prompt, output, 4, scratch).token)
           << "row " << i;
     }
+  }
+}
+
+// K and V of the others are stored all the same: the next chunk attends over them.
+TEST_F(ComputeDeviceSuite, ChunksAttendForRowsThatAreReadAlone) {
+  constexpr uint32_t kLayers = 2;
+  constexpr uint32_t kRows = 30;
+  const AttentionDescriptor shape = {
+      .query_heads = 4, .kv_heads = 2, .head_dim = 32, .scale = 0.2f};
+  auto attention = device_->MakeChunkAttention({.layers = {kLayers, shape},
+                                                .slots = 2 * kRows,
+                                                .context_tokens_max = 2 * kRows,
+                                                .query_tokens_max = kRows});
+  ASSERT_TRUE(attention.ok()) << attention.status();
+  Prng random(9);
+  std::vector<BFloat16> rows;
+  for (size_t i = 0; i < size_t{2 * kRows} * shape.qkv_width(); ++i) {
+    rows.push_back(ToBFloat16(static_cast<float>(random.Below(2001)) * 1e-3f - 1.0f));
+  }
+  const auto qkv = MoveToDevice(rows, *device_);
+  ASSERT_TRUE(qkv.ok()) << qkv.status();
+  const size_t outputs = size_t{kRows} * shape.q_width();
+  const auto attend = [&](uint32_t layer, const ChunkItem& item) {
+    const auto out = device_->Allocate(outputs * sizeof(BFloat16));
+    EXPECT_TRUE(out.ok()) << out.status();
+    auto* const first =
+        reinterpret_cast<BFloat16*>(qkv->data) + size_t{item.first_position} * shape.qkv_width();
+    const absl::Status attended =
+        (*attention)
+            ->Attend(layer, {&item, 1}, Packed(first, kRows, shape.qkv_width()),
+                     Packed(reinterpret_cast<BFloat16*>(out->data), kRows, shape.q_width()));
+    EXPECT_TRUE(attended.ok()) << attended;
+    return Download<uint16_t>(out->data, outputs);
+  };
+  struct Read {
+    uint32_t from, count;
+  };
+  for (const Read& read : {Read{12, 5}, Read{0, 0}, Read{29, 1}, Read{7, 100}}) {
+    ChunkItem item{.sequence = {.first_slot = 0, .tokens = kRows}, .tokens = kRows};
+    const std::vector<uint16_t> all = attend(0, item);
+    item.read_from = read.from;
+    item.read = read.count;
+    const std::vector<uint16_t> some = attend(1, item);
+    for (size_t i = 0; i < outputs; ++i) {
+      const size_t row = i / shape.q_width();
+      const bool is_read = row >= read.from && row < read.from + read.count;
+      ASSERT_EQ(some[i], is_read ? all[i] : 0) << "row " << row << " from " << read.from;
+    }
+    const ChunkItem next{.sequence = {.first_slot = 0, .tokens = 2 * kRows},
+                         .first_position = kRows,
+                         .tokens = kRows};
+    EXPECT_EQ(attend(1, next), attend(0, next)) << "from " << read.from;
   }
 }
 

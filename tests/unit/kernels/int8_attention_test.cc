@@ -74,6 +74,32 @@ class Int8Problem {
     return partials;
   }
 
+  // Attends with weights, which are summed over heads to `sums`, [queries, tokens]: by the kernel
+  // or else by plain loops.
+  std::vector<BFloat16> AttendWeighed(const AttentionKernel& kernel, ThreadPool& pool,
+                                      bool by_kernel, std::vector<float>& sums) {
+    const AttentionDescriptor& d = case_.descriptor;
+    std::vector<float> memory(AttentionWeights::FloatsOf(d.query_heads, case_.tokens) *
+                              case_.queries);
+    AttentionWeights weights =
+        AttentionWeights::Over(memory.data(), case_.queries, d.query_heads, case_.tokens);
+    sums.assign(size_t{case_.queries} * case_.tokens, 0.0f);
+    if (by_kernel) {
+      weights.summed = sums.data();
+      weights.summed_stride = case_.tokens;
+    }
+    std::vector<BFloat16> out(size_t{case_.queries} * d.q_width());
+    AttentionItem item = Item();
+    item.out = out.data();
+    item.weights = &weights;
+    Call(kernel, pool, item);
+    for (uint32_t i = 0; !by_kernel && i < case_.queries; ++i) {
+      SumWeights(weights, i, case_.tokens - case_.queries + i + 1,
+                 sums.data() + size_t{i} * case_.tokens);
+    }
+    return out;
+  }
+
   // By the definition, in double.
   std::vector<double> Exact() const {
     const AttentionDescriptor& d = case_.descriptor;
@@ -326,6 +352,30 @@ TEST(Int8AttentionTest, CutsForManyThreadsHaveTheReferenceBits) {
             << kernel->name() << " " << Words(c) << " threads " << threads;
         ASSERT_EQ(problem.AttendToPartials(*kernel, pool), partials)
             << kernel->name() << " " << Words(c) << " threads " << threads;
+      }
+    }
+  }
+}
+
+// Prompts have several queries, tiles of them, and long rows that are cut.
+TEST(Int8AttentionTest, KernelsAddWeightsToTheBitAsPlainLoopsDo) {
+  std::vector<AttentionCase> cases = Cases();
+  std::erase_if(cases, [](const AttentionCase& c) { return c.descriptor.window != 0; });
+  cases.push_back({.descriptor = Descriptor(64, 3, 5), .tokens = 2112, .queries = 64});
+  cases.push_back({.descriptor = Descriptor(64, 1, 3), .tokens = 5000, .run_max = 300});
+  for (const size_t threads : {1, 4}) {
+    ThreadPool pool({.threads = threads});
+    for (const AttentionCase& c : cases) {
+      Int8Problem problem(c);
+      for (const AttentionKernel* kernel : CpuInt8AttentionVariants()) {
+        const std::vector<uint16_t> out = Bits(problem.Attend(*kernel, pool));
+        std::vector<float> want;
+        std::vector<float> got;
+        ASSERT_EQ(Bits(problem.AttendWeighed(*kernel, pool, /*by_kernel=*/false, want)), out)
+            << kernel->name() << " " << Words(c);
+        ASSERT_EQ(Bits(problem.AttendWeighed(*kernel, pool, /*by_kernel=*/true, got)), out)
+            << kernel->name() << " " << Words(c);
+        ASSERT_EQ(got, want) << kernel->name() << " " << Words(c) << " threads " << threads;
       }
     }
   }

@@ -189,6 +189,68 @@ TEST_P(Int8RunsTest, ChunksOfPromptsHaveTheBitsOfSingleTokens) {
   }
 }
 
+// K and V of the others are stored, and their blocks closed, all the same.
+TEST_P(Int8RunsTest, TokensWhoseOutputsNobodyReadsDoNotAttend) {
+  const std::vector<uint16_t> expected = Expected()[1];
+  Forget();
+  const std::vector<uint16_t> untouched = Found()[1];
+  const std::unique_ptr<KvDevice> device = Make(CpuAttention());
+  Int8Runs runs;
+  for (const uint32_t first : {0u, 150u}) {  // 70 to 149, and all of the second run but 20.
+    Int8Run run = RunOf(1, first, 150, AllHeads(layer_));
+    run.read_from = first == 0 ? 70 : 20;
+    ASSERT_TRUE(runs.Run(*device, 0, AllHeads(layer_), {&run, 1}).ok());
+  }
+  Int8Run none = RunOf(2, 0, kTokens, AllHeads(layer_));
+  none.read = 0;
+  ASSERT_TRUE(runs.Run(*device, 0, AllHeads(layer_), {&none, 1}).ok());
+
+  const Outputs found = Found();
+  EXPECT_EQ(found[2], untouched);
+  for (size_t i = 0; i < expected.size(); ++i) {
+    const size_t token = i / layer_.q_width();
+    const bool is_read = (token >= 70 && token < 150) || token >= 170;
+    ASSERT_EQ(found[1][i], is_read ? expected[i] : untouched[i]) << "token " << token;
+  }
+}
+
+TEST_P(Int8RunsTest, TokensOfChunksWhoseOutputsNobodyReadsDoNotAttend) {
+  const std::vector<uint16_t> expected = Expected()[1];
+  Forget();
+  const std::vector<uint16_t> untouched = Found()[1];
+  const std::unique_ptr<ComputeDevice> device =
+      MakeCpuComputeDevice(nullptr, CpuAttention(), pool_);
+  auto chunks = device->MakeChunkAttention({.layers = {layer_},
+                                            .slots = kTokens,
+                                            .context_tokens_max = kTokens,
+                                            .query_tokens_max = 100,
+                                            .int8 = true});
+  ASSERT_TRUE(chunks.ok()) << chunks.status();
+  // Three chunks have 60 to 69, over a border of blocks, none, and 270 to 299 read.
+  constexpr uint32_t kReadFrom[] = {60, 0, 70};
+  constexpr uint32_t kRead[] = {10, 0, 100};
+  for (uint32_t chunk = 0; chunk < 3; ++chunk) {
+    const uint32_t first = chunk * 100;
+    const ChunkItem item{.sequence = {.first_slot = 0, .tokens = first + 100},
+                         .first_position = first,
+                         .tokens = 100,
+                         .read_from = kReadFrom[chunk],
+                         .read = kRead[chunk]};
+    const MatrixView<BFloat16> qkv =
+        Packed(rows_[1].data() + first * layer_.qkv_width(), 100, layer_.qkv_width());
+    const MatrixView<BFloat16> out =
+        Packed(out_[1].data() + first * layer_.q_width(), 100, layer_.q_width());
+    ASSERT_TRUE((*chunks)->Attend(0, {&item, 1}, qkv, out).ok());
+  }
+
+  const std::vector<uint16_t> found = Found()[1];
+  for (size_t i = 0; i < expected.size(); ++i) {
+    const size_t token = i / layer_.q_width();
+    const bool is_read = (token >= 60 && token < 70) || token >= 270;
+    ASSERT_EQ(found[i], is_read ? expected[i] : untouched[i]) << "token " << token;
+  }
+}
+
 // Closed blocks elsewhere: wherever their slots lie, and tile by tile, they are what they were.
 TEST_P(Int8RunsTest, ClosedBlocksThatAreLoadedAreAttendedWithTheSameBits) {
   constexpr uint32_t kClosed = kTokens / kInt8BlockTokens * kInt8BlockTokens;

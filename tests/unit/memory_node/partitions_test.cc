@@ -33,6 +33,20 @@ std::vector<Case> Cases() {
         .span_tokens = 256,
         .shards = {2, 1}}},
       {"Replicas", {.compute_nodes = 2, .memory_nodes = 2, .mode = PipelineMode::kRotational}},
+      {"RequestInInt8", {.memory_nodes = 2, .int8_tails = 16}},
+      {"HeadInInt8",
+       {.memory_nodes = 2, .partition = Partition::kHead, .heads = {1, 2}, .int8_tails = 16}},
+      {"TokenRangeInInt8",
+       {.memory_nodes = 2,
+        .partition = Partition::kTokenRange,
+        .span_tokens = 256,
+        .int8_tails = 16}},
+      {"ShardsAndTokenRangeInInt8",
+       {.memory_nodes = 2,
+        .partition = Partition::kTokenRange,
+        .span_tokens = 256,
+        .shards = {2, 1},
+        .int8_tails = 16}},
   };
 }
 
@@ -43,6 +57,19 @@ std::vector<plan::Chunking> Cuts() {
           {.query_first = true},
           {.chunks = 2, .query_first = true},
           {.chunks = 3, .by_heads = true, .query_first = true}};
+}
+
+// Prompts go on in rows, several of each in a step: with each cut those of one pass a border, at
+// 64, 256 and 512 tokens. Sequence 6 begins with a chunk over three spans.
+void RunRowsOfPrompts(UnitCluster& cluster, uint64_t step) {
+  cluster.Run({.step = step++, .prompts = {{3, 252}, {4, 62}, {5, 507}}});
+  cluster.Run({.step = step++, .prompts = {{6, 530}}});
+  for (const plan::Chunking& cut : Cuts()) {
+    if (!cut.query_first) {  // Tokens of full blocks may come with such rows.
+      cluster.Run({.step = step++, .rows = {3, 3, 3, 4, 4, 4, 5, 5}, .chunking = cut});
+    }
+  }
+  cluster.Run({.step = step, .rows = {6, 3, 4, 5}});
 }
 
 // Prompts of several lengths, also across blocks and spans; steps of rows cut in all ways; then
@@ -61,6 +88,7 @@ void RunWorkload(UnitCluster& cluster) {
                  .chunking = cut});
     ++step;
   }
+  RunRowsOfPrompts(cluster, step);
 }
 
 class PartitionTest : public ::testing::TestWithParam<Case> {};

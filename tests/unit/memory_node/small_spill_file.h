@@ -16,6 +16,7 @@
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "memory_node/spill_file.h"
+#include "memory_node/spill_pass.h"
 #include "tests/support/memory_spill_disk.h"
 
 namespace lamina::memory_node {
@@ -39,9 +40,14 @@ inline std::vector<std::byte> Bytes(int first) {
   return bytes;
 }
 
+inline absl::Status WriteBlock(SpillFile& file, uint32_t block, std::vector<std::byte> bytes) {
+  const uint64_t sum = SpillPass(absl::MakeSpan(bytes)).End();
+  return file.Write(block, bytes, sum);
+}
+
 inline absl::Status ReadBlock(const SpillFile& file, uint32_t block, absl::Span<std::byte> bytes) {
   const absl::Status fetched = file.Fetch(block, bytes);
-  return fetched.ok() ? file.Check(block, bytes) : fetched;
+  return fetched.ok() ? file.Check(block, SpillPass(bytes).End()) : fetched;
 }
 
 }  // namespace lamina::memory_node

@@ -47,9 +47,9 @@ TEST_F(SpillDiskTest, TheFileHasNoNameAndRoomForAllOfIt) {
   EXPECT_EQ((*disk)->Allocate(100'000), 0);
   const auto file = SpillFile::Create(*std::move(disk), 100'000, folder_);
   ASSERT_TRUE(file.ok()) << file.status();
-  ASSERT_TRUE((*file)->Measure().ok());
+  ASSERT_TRUE((*file)->Measure(2).ok());
   (*file)->Format(kBlockBytes);
-  ASSERT_TRUE((*file)->Write(99, Bytes(3)).ok());
+  ASSERT_TRUE(WriteBlock(**file, 99, Bytes(3)).ok());
   std::vector<std::byte> read(kBlockBytes);
   ASSERT_TRUE(ReadBlock(**file, 99, absl::MakeSpan(read)).ok());
   EXPECT_EQ(read, Bytes(3));

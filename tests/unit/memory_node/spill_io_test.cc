@@ -22,6 +22,7 @@
 #include "absl/algorithm/container.h"
 #include "absl/status/status.h"
 #include "common/clock.h"
+#include "memory_node/spill_pass.h"
 #include "tests/support/memory_spill_disk.h"
 #include "tests/unit/memory_node/small_spill_file.h"
 
@@ -40,14 +41,14 @@ class SpillIoTest : public ::testing::Test {
     ASSERT_TRUE(io_->Open().ok());
   }
   void Write(uint32_t block, int first) {
-    io_->Order(
-        {.write = true, .blocks = {block}, .copy = [first](size_t, absl::Span<std::byte> bytes) {
-           absl::c_copy(Bytes(first), bytes.begin());
-           return absl::OkStatus();
-         }});
+    io_->Order({.write = true, .blocks = {block}, .copy = [first](size_t, SpillPass& pass) {
+                  absl::c_copy(Bytes(first), pass.Next(kBlockBytes).begin());
+                  return absl::OkStatus();
+                }});
   }
   void Read(uint32_t block, std::vector<std::byte>& to) {
-    io_->Order({.blocks = {block}, .copy = [&to](size_t, absl::Span<std::byte> bytes) {
+    io_->Order({.blocks = {block}, .copy = [&to](size_t, SpillPass& pass) {
+                  const absl::Span<std::byte> bytes = pass.Next(kBlockBytes);
                   to.assign(bytes.begin(), bytes.end());
                   return absl::OkStatus();
                 }});
@@ -56,7 +57,7 @@ class SpillIoTest : public ::testing::Test {
   void HoldThreads() {
     std::vector<uint32_t> blocks(SpillIo::kThreads);
     std::iota(blocks.begin(), blocks.end(), 0);
-    io_->Order({.write = true, .blocks = blocks, .copy = [this](size_t, absl::Span<std::byte>) {
+    io_->Order({.write = true, .blocks = blocks, .copy = [this](size_t, SpillPass&) {
                   ++held_;
                   go_.wait(false);
                   return absl::OkStatus();
@@ -108,7 +109,7 @@ TEST_F(SpillIoTest, ACopyThatFailsIsTheOrders) {
   Write(1, 3);
   EXPECT_EQ(Done().size(), 1u);
   for (const bool write : {false, true}) {
-    io_->Order({.write = write, .blocks = {1}, .copy = [](size_t, absl::Span<std::byte>) {
+    io_->Order({.write = write, .blocks = {1}, .copy = [](size_t, SpillPass&) {
                   return absl::InternalError("no slots");
                 }});
     EXPECT_EQ(Done().at(0).status.code(), absl::StatusCode::kInternal);
@@ -125,6 +126,31 @@ TEST_F(SpillIoTest, NothingIsCopiedOfABlockThatCannotBeRead) {
   Read(0, read);
   EXPECT_FALSE(Done().at(0).status.ok());
   EXPECT_TRUE(read.empty());
+}
+
+// All of it is summed up, however much of it was copied.
+TEST_F(SpillIoTest, OtherBytesAreFoundBehindTheCopyAndNobodyIsTold) {
+  Make([](bool write, uint64_t number) {
+    return MemorySpillDisk::Fault{.flips = !write && number < 3};
+  });
+  Write(1, 3);
+  EXPECT_EQ(Done().size(), 1u);
+  for (const size_t copied : {size_t{0}, size_t{10}, kBlockBytes}) {
+    std::atomic<bool> told = false;
+    io_->Order({.blocks = {1},
+                .copy =
+                    [copied](size_t, SpillPass& pass) {
+                      pass.Next(copied);
+                      return absl::OkStatus();
+                    },
+                .went_well = [&told] { told = true; }});
+    EXPECT_EQ(Done().at(0).status.code(), absl::StatusCode::kDataLoss) << copied;
+    EXPECT_FALSE(told.load()) << copied;
+  }
+  std::vector<std::byte> read;
+  Read(1, read);
+  EXPECT_EQ(Done().at(0).status, absl::OkStatus());
+  EXPECT_EQ(read, Bytes(3));
 }
 
 // All threads are held up while more is ordered.
@@ -159,16 +185,16 @@ TEST_F(SpillIoTest, BlocksOfAnOrderAreDoneTogether) {
   Make({}, kBlocks);
   std::vector<uint32_t> blocks(kBlocks);
   std::iota(blocks.rbegin(), blocks.rend(), 0);
-  io_->Order(
-      {.write = true, .blocks = blocks, .copy = [](size_t index, absl::Span<std::byte> bytes) {
-         absl::c_copy(Bytes(static_cast<int>(index)), bytes.begin());
-         return absl::OkStatus();
-       }});
+  io_->Order({.write = true, .blocks = blocks, .copy = [](size_t index, SpillPass& pass) {
+                absl::c_copy(Bytes(static_cast<int>(index)), pass.Next(kBlockBytes).begin());
+                return absl::OkStatus();
+              }});
   EXPECT_EQ(Done().size(), 1u);
   std::vector<std::vector<std::byte>> read(kBlocks);
   io_->Order({.blocks = blocks,
               .copy =
-                  [&read](size_t index, absl::Span<std::byte> bytes) {
+                  [&read](size_t index, SpillPass& pass) {
+                    const absl::Span<std::byte> bytes = pass.Next(kBlockBytes);
                     read[index].assign(bytes.begin(), bytes.end());
                     return absl::OkStatus();
                   },
@@ -191,7 +217,7 @@ TEST_F(SpillIoTest, TheLastThreadAtAnOrderTellsThatItWentWell) {
   io_->Order({.write = true,
               .blocks = {0, 1, 2, 3},
               .copy =
-                  [&](size_t, absl::Span<std::byte>) {
+                  [&](size_t, SpillPass&) {
                     ++copied;
                     return absl::OkStatus();
                   },
@@ -217,7 +243,7 @@ TEST_F(SpillIoTest, BehindAnErrorNothingIsBegunAndNobodyIsTold) {
   io_->Order({.write = true,
               .blocks = blocks,
               .copy =
-                  [&](size_t, absl::Span<std::byte>) {
+                  [&](size_t, SpillPass&) {
                     ++begun;
                     return absl::OkStatus();
                   },
@@ -239,7 +265,7 @@ TEST_F(SpillIoTest, ReadsGoBeforeWrites) {
   std::mutex mutex;
   std::string copied;
   const auto note = [&](char what) {
-    return [&mutex, &copied, what](size_t, absl::Span<std::byte>) {
+    return [&mutex, &copied, what](size_t, SpillPass&) {
       const std::lock_guard lock(mutex);
       copied += what;
       return absl::OkStatus();
@@ -281,14 +307,14 @@ TEST_F(SpillIoTest, SomeThreadsReadOnWhileOthersCopy) {
       kBlocks);
   std::vector<uint32_t> blocks(kBlocks);
   std::iota(blocks.begin(), blocks.end(), 0);
-  io_->Order({.write = true, .blocks = blocks, .copy = [](size_t, absl::Span<std::byte> bytes) {
-                absl::c_copy(Bytes(1), bytes.begin());
+  io_->Order({.write = true, .blocks = blocks, .copy = [](size_t, SpillPass& pass) {
+                absl::c_copy(Bytes(1), pass.Next(kBlockBytes).begin());
                 return absl::OkStatus();
               }});
   EXPECT_EQ(Done().at(0).status, absl::OkStatus());
 
   // Copies of the first blocks last until as many have been read as there are buffers.
-  io_->Order({.blocks = blocks, .copy = [&read](size_t, absl::Span<std::byte>) {
+  io_->Order({.blocks = blocks, .copy = [&read](size_t, SpillPass&) {
                 while (read < SpillIo::kThreads) {
                   std::this_thread::yield();
                 }
@@ -311,8 +337,8 @@ TEST_F(SpillIoTest, WritesGoOnBehindReads) {
   std::iota(stored.begin(), stored.end(), 0);
   std::vector<uint32_t> others(kEach);
   std::iota(others.begin(), others.end(), kEach);
-  const auto fill = [](size_t, absl::Span<std::byte> bytes) {
-    absl::c_copy(Bytes(1), bytes.begin());
+  const auto fill = [](size_t, SpillPass& pass) {
+    absl::c_copy(Bytes(1), pass.Next(kBlockBytes).begin());
     return absl::OkStatus();
   };
   io_->Order({.write = true, .blocks = stored, .copy = fill});
@@ -320,15 +346,14 @@ TEST_F(SpillIoTest, WritesGoOnBehindReads) {
   for (const bool fails : {false, true}) {
     reads_fail = fails;
     std::atomic<int> writing = 0;
-    io_->Order(
-        {.blocks = stored, .copy = [](size_t, absl::Span<std::byte>) { return absl::OkStatus(); }});
+    io_->Order({.blocks = stored, .copy = [](size_t, SpillPass&) { return absl::OkStatus(); }});
     // All threads are at it at once.
-    io_->Order({.write = true, .blocks = others, .copy = [&](size_t, absl::Span<std::byte> bytes) {
+    io_->Order({.write = true, .blocks = others, .copy = [&](size_t, SpillPass& pass) {
                   ++writing;
                   while (writing < SpillIo::kThreads) {
                     std::this_thread::yield();
                   }
-                  return fill(0, bytes);
+                  return fill(0, pass);
                 }});
     const std::vector<SpillOrder> done = Done();
     ASSERT_EQ(done.size(), 2u);

@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/types/span.h"
 #include "common/clock.h"
 #include "common/dtype.h"
 #include "common/extent.h"
@@ -29,6 +30,7 @@
 #include "kernels/k_tiles.h"
 #include "memory_node/spill_file.h"
 #include "memory_node/spill_form.h"
+#include "memory_node/spill_pass.h"
 #include "memory_node/spill_tier.h"
 #include "memory_node/step_feed.h"
 #include "memory_node/unit_meter.h"
@@ -274,19 +276,21 @@ class Int8SpillSourceTest : public SpillSourceTest {
 
   // The bytes of closed blocks.
   std::vector<std::byte> ClosedIn(const std::vector<Extent>& slots, uint32_t blocks) {
-    std::vector<std::byte> all(form_->block_bytes() * blocks);
+    const size_t block_bytes = form_->block_bytes();
+    std::vector<std::byte> all(block_bytes * blocks);
     for (uint32_t block = 0; block < blocks; ++block) {
       const auto part = plan::SlotTables::Part(slots, blocks * kInt8BlockTokens,
                                                block * kInt8BlockTokens, kInt8BlockTokens);
       EXPECT_TRUE(part.ok()) << part.status();
-      EXPECT_TRUE(
-          form_->Load(*part, 0, kInt8BlockTokens, all.data() + form_->block_bytes() * block).ok());
+      SpillPass pass(absl::MakeSpan(all).subspan(block_bytes * block, block_bytes));
+      EXPECT_TRUE(form_->Load(*part, 0, kInt8BlockTokens, pass).ok());
     }
     return all;
   }
   void FillClosed(Extent block, uint8_t value) {
-    const std::vector<std::byte> bytes(form_->block_bytes(), std::byte{value});
-    ASSERT_TRUE(form_->Unload(bytes.data(), {&block, 1}, 0, kInt8BlockTokens).ok());
+    std::vector<std::byte> bytes(form_->block_bytes(), std::byte{value});
+    SpillPass pass(absl::MakeSpan(bytes));
+    ASSERT_TRUE(form_->Unload(pass, {&block, 1}, 0, kInt8BlockTokens).ok());
   }
 
   // Calls `copy` with (layer, head, K plane, V plane) of a tail's 64 slots.

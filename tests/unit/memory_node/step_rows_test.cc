@@ -169,6 +169,47 @@ TEST(StepRowsTest, OfACutSequenceTheSpansThatLieHereAreFetched) {
               HasSubstr("a row at position 532 of a sequence with slots for 532"));
 }
 
+// A prompt's chunk has tokens of three spans, of which m0 has the first and the last one. There is
+// one tail for both.
+TEST(StepRowsTest, OfAPromptInInt8EachSpanIsStoredByItself) {
+  plan::EpochConfig config{.lanes = 1,
+                           .rows_max = 8,
+                           .chunk_tokens_max = 512,
+                           .sequence_tokens_max = 1024,
+                           .layers = {{.query_heads = 2, .kv_heads = 1, .head_dim = 32}},
+                           .compute_nodes = {"c0"},
+                           .memory_nodes = {"m0", "m1"},
+                           .slots = {1024, 1024},
+                           .partition = Partition::kTokenRange,
+                           .span_tokens = 256};
+  plan::StepPlan plan{.step = 5};
+  plan.joins.push_back({.id = 1});
+  plan.allocations = {{1, {0, 256}, 0}, {1, {0, 256}, 1}, {1, {300, 88}, 0}};
+  plan.chunks = {{.sequence = 1, .first_token = 200, .tokens = 400}};
+  for (const uint32_t tails : {0u, 4u}) {
+    SCOPED_TRACE(tails);
+    config.int8_tails = tails;
+    plan::SlotTables tables(
+        {.node = 0, .slots = 1024, .span_tokens = 256, .holds_all = true, .tails = tails});
+    ASSERT_TRUE(tables.Apply(plan).ok());
+    Lane lane;
+    const absl::Status collected = CollectRows(config, tables, plan, lane);
+    ASSERT_TRUE(collected.ok()) << collected;
+    EXPECT_EQ(lane.chunk_tokens, 144u);
+    if (tails == 0) {
+      ASSERT_EQ(lane.chunks.size(), 1u);
+      EXPECT_THAT(lane.chunks[0].slots, ::testing::ElementsAre(Extent{200, 56}, Extent{300, 88}));
+      continue;
+    }
+    ASSERT_EQ(lane.chunks.size(), 2u);
+    EXPECT_EQ(lane.chunks[0].first_token, 200u);
+    EXPECT_EQ(lane.chunks[0].tokens, 56u);
+    EXPECT_EQ(lane.chunks[1].first_token, 512u);
+    EXPECT_EQ(lane.chunks[1].tokens, 88u);
+    EXPECT_EQ(lane.chunks[0].sequence, lane.chunks[1].sequence);
+  }
+}
+
 // A row stands behind two spans of 256 tokens, of which m0 has the first and m1 the second: as much
 // of each comes as activations, and what is made from token numbers is all in the first one.
 TEST(StepRowsTest, OfTheSpansThatLieHereWhatThePlanSaysIsMadeAgain) {

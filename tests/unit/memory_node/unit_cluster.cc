@@ -101,25 +101,33 @@ UnitCluster::UnitCluster(const UnitClusterOptions& options)
     schedules_.push_back(plan::ScheduleOf(config_, shard));
   }
   next_slot_.resize(config_.memory_nodes.size());
-  plan::EpochConfig every_slot_has_kv = config_;
-  every_slot_has_kv.activation_share = 0;
-  every_slot_has_kv.int8_tails = 0;
-  if (config_.partition == Partition::kHead) {  // It has all heads.
-    every_slot_has_kv.partition = Partition::kRequest;
-    every_slot_has_kv.heads.clear();
+  reference_ = MakeReference(KvForm::kBF16);
+  if (config_.int8_tails > 0 && config_.fetch_bytes == 0) {
+    int8_reference_ = MakeReference(KvForm::kInt8);
   }
-  auto reference =
-      kernels::CpuKvDevices(kernels::CpuAttention(), pool_)(AttentionWorker::DeviceOptions(
-          every_slot_has_kv, /*node=*/0, KvForm::kBF16, kSequences * kContext));
-  EXPECT_TRUE(reference.ok()) << reference.status();
-  reference_ = *std::move(reference);
-  EXPECT_TRUE(reference_->Begin().ok());
   for (uint32_t node = 0; node < config_.memory_nodes.size(); ++node) {
     MakeNode(node);
   }
   for (uint32_t node = 0; node < config_.compute_nodes.size(); ++node) {
     MakeComputeNode(node);
   }
+}
+
+// Sequence i has slots from i * kContext on, and with INT8 the tail i.
+std::unique_ptr<kernels::KvDevice> UnitCluster::MakeReference(KvForm form) {
+  plan::EpochConfig every_slot_has_kv = config_;
+  every_slot_has_kv.activation_share = 0;
+  every_slot_has_kv.int8_tails = form == KvForm::kInt8 ? kSequences : 0;
+  if (config_.partition == Partition::kHead) {  // It has all heads.
+    every_slot_has_kv.partition = Partition::kRequest;
+    every_slot_has_kv.heads.clear();
+  }
+  const kernels::KvDeviceOptions wanted =
+      AttentionWorker::DeviceOptions(every_slot_has_kv, /*node=*/0, form, kSequences * kContext);
+  auto reference = kernels::CpuKvDevices(kernels::CpuAttention(), pool_)(wanted);
+  EXPECT_TRUE(reference.ok()) << reference.status();
+  EXPECT_TRUE((*reference)->Begin().ok());
+  return *std::move(reference);
 }
 
 void UnitCluster::MakeNode(uint32_t index) {

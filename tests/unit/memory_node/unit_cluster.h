@@ -24,7 +24,9 @@
 
 #include "absl/types/span.h"
 #include "common/device_memory.h"
+#include "common/kv_form.h"
 #include "common/thread_pool.h"
+#include "kernels/int8_runs.h"
 #include "kernels/kv_device.h"
 #include "memory_node/attention_worker.h"
 #include "plan/attention_paths.h"
@@ -223,7 +225,10 @@ class UnitCluster {
   // Decode rows that go to the node, in its order, and how many of them are own.
   std::vector<uint32_t> RowsFor(const Step& step, uint32_t node, uint32_t& own) const;
   void MeasureLinks();
+  std::unique_ptr<kernels::KvDevice> MakeReference(KvForm form);
   void Reference(const Step& step, uint32_t layer);
+  // What rows that attend to INT8 must give, into `out`: of whole sequences, block by block.
+  void ReferenceOfInt8(const Step& step, uint32_t layer, std::vector<BFloat16>& out);
   // A reply, into the outputs of all rows; of spans, into `partials`.
   using Partials =  // Each (row, query head) has its own, by span.
       std::map<std::pair<uint32_t, uint32_t>, std::map<uint32_t, const float*>>;
@@ -242,6 +247,8 @@ class UnitCluster {
   std::mt19937 random_{11};
   ThreadPool pool_{{}};
   std::unique_ptr<kernels::KvDevice> reference_;
+  std::unique_ptr<kernels::KvDevice> int8_reference_;  // Where rows attend to INT8.
+  kernels::Int8Runs int8_runs_;
   std::vector<std::unique_ptr<Node>> nodes_;
   std::vector<std::unique_ptr<ComputeNode>> compute_;
   std::map<uint32_t, Sequence> sequences_;

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "common/clock.h"
+#include "common/kv_form.h"
 #include "kernels/attention.h"
 #include "kernels/canonical_math.h"
 #include "kernels/partial.h"
@@ -41,6 +42,10 @@ void UnitCluster::Reference(const Step& step, uint32_t layer) {
   ASSERT_TRUE(reference_->Store(layer, AllHeads(shape), stored).ok());
   std::vector<BFloat16>& out = expected_[key];
   out.assign(step.plan.rows.size() * shape.q_width(), {});
+  if (int8_reference_ != nullptr) {
+    ReferenceOfInt8(step, layer, out);
+    return;
+  }
   std::vector<Extent> extents(step.plan.rows.size());
   std::vector<kernels::AttentionItem> items;
   for (size_t i = 0; i < extents.size(); ++i) {
@@ -56,6 +61,37 @@ void UnitCluster::Reference(const Step& step, uint32_t layer) {
   if (!items.empty()) {
     ASSERT_TRUE(reference_->Attend(layer, AllHeads(shape), items).ok());
   }
+}
+
+void UnitCluster::ReferenceOfInt8(const Step& step, uint32_t layer, std::vector<BFloat16>& out) {
+  const AttentionDescriptor& shape = config_.layers[layer];
+  const std::vector<BFloat16>& rows = rows_[{step.spec.lane, layer}];
+  std::vector<Extent> slots(step.positions.size());
+  std::vector<kernels::Int8Run> runs;
+  uint32_t tokens = 0;
+  for (size_t i = 0; i < slots.size(); i += tokens) {
+    const uint32_t sequence = step.sequences[i];
+    tokens = 1;
+    while (i + tokens < slots.size() && step.sequences[i + tokens] == sequence) {
+      ++tokens;
+    }
+    slots[i] = {.first_slot = sequence * kContext, .tokens = kContext};
+    const BFloat16* const q = rows.data() + i * shape.qkv_width();
+    runs.push_back({.slots = {&slots[i], 1},
+                    .tail_slot = sequence * kInt8BlockTokens,
+                    .first_token = step.positions[i],
+                    .tokens = tokens,
+                    .k = q + shape.q_width(),
+                    .v = q + shape.q_width() + shape.kv_width(),
+                    .kv_stride = shape.qkv_width()});
+    if (i < step.plan.rows.size()) {
+      runs.back().q = q;
+      runs.back().q_stride = shape.qkv_width();
+      runs.back().out = out.data() + i * shape.q_width();
+      runs.back().out_stride = shape.q_width();
+    }
+  }
+  ASSERT_TRUE(int8_runs_.Run(*int8_reference_, layer, AllHeads(shape), runs).ok());
 }
 
 std::vector<UnitCluster::Window> UnitCluster::MakeWindows(const Step& step, uint32_t layer) {

@@ -249,6 +249,21 @@ TEST(EpochTopologyCreateTest, SlotsOfTwoFormsAreThoseOfRowsThatAttendAtMemoryNod
   EXPECT_EQ(whole.KvFormOf(AttentionPath::kRemote), KvForm::kInt8);
 }
 
+TEST(EpochTopologyCreateTest, SpansOfInt8AreWholeBlocksAndAreAttendedWhereTheyLie) {
+  EpochConfig config = BySpan();
+  config.int8_tails = 4;
+  EXPECT_TRUE(EpochTopology::Create(config).ok()) << EpochTopology::Create(config).status();
+  config.span_tokens = 96;
+  ExpectRefused(config, "has INT8 KV with a path, a partition");
+  config = BySpan();
+  config.compute_nodes = {"c0"};
+  config.attention_paths = {AttentionPath::kFetch};
+  config.fetch_bytes = 64 << 20;
+  EXPECT_TRUE(EpochTopology::Create(config).ok()) << EpochTopology::Create(config).status();
+  config.int8_tails = 4;
+  ExpectRefused(config, "has INT8 KV with a path, a partition");
+}
+
 TEST(EpochTopologyCreateTest, NoAttentionPathIsRefused) {
   EpochConfig config = Config();
   config.attention_paths = {};

@@ -209,6 +209,59 @@ TEST(PackMiniBatchesTest, WhatStaysKeepsTheDeviceBusyAlone) {
               ElementsAre(ElementsAre(0, 2), ElementsAre(1, 3)));
 }
 
+TEST(PackMiniBatchesTest, WhoWasPassedOverIsTakenBehindAnother) {
+  // Link 1 a, 2 k; device 2 a. The second request leaves the imbalance of the first at 1/2; behind
+  // the third, with which it is 1/5, it brings it to 3/20.
+  const HybridProfile profile{
+      .load_kv = {.slope = 2}, .load_activations = {.slope = 1}, .make = {.slope = 2}};
+  const std::vector<HybridRequest> requests = {{.activations = 10}, {.activations = 10}, {.kv = 7}};
+  EXPECT_THAT(PackMiniBatches(requests, profile, {.activations = 100, .kv = 100}),
+              ElementsAre(ElementsAre(0, 2, 1)));
+}
+
+// Equation 13.
+double Imbalance(const HybridProfile& profile, const HybridTokens& tokens) {
+  const double make = DeviceSeconds(profile, tokens);
+  return make > 0 ? std::abs(1 - LinkSeconds(profile, tokens) / make)
+                  : std::numeric_limits<double>::infinity();
+}
+
+TEST(PackMiniBatchesTest, EachRequestMendsTheBalanceAndNoneThatWouldIsLeft) {
+  for (uint64_t seed = 0; seed < 300; ++seed) {
+    SCOPED_TRACE(seed);
+    Prng random(seed);
+    const HybridRequest buffers{.activations = 900, .kv = 700};
+    std::vector<HybridRequest> requests(random() % 20);
+    std::set<uint32_t> left;
+    for (uint32_t i = 0; i < requests.size(); ++i) {
+      requests[i] = {.activations = static_cast<uint32_t>(random() % 300),
+                     .kv = static_cast<uint32_t>(random() % 300)};
+      left.insert(i);
+    }
+    const HybridProfile profile = Profile(0.5 + static_cast<double>(random() % 4));
+    for (const auto& batch : PackMiniBatches(requests, profile, buffers)) {
+      HybridTokens tokens;
+      const auto with = [&](uint32_t request) {
+        return HybridTokens{.activations = tokens.activations + requests[request].activations,
+                            .kv = tokens.kv + requests[request].kv};
+      };
+      for (const uint32_t request : batch) {
+        if (request != batch.front()) {
+          EXPECT_LT(Imbalance(profile, with(request)), Imbalance(profile, tokens));
+        }
+        tokens = with(request);
+        left.erase(request);
+      }
+      for (const uint32_t request : left) {
+        const HybridTokens more = with(request);
+        EXPECT_TRUE(more.activations > buffers.activations || more.kv > buffers.kv ||
+                    Imbalance(profile, more) >= Imbalance(profile, tokens))
+            << request;
+      }
+    }
+  }
+}
+
 TEST(PackMiniBatchesTest, EveryRequestIsInOneThatFits) {
   for (uint64_t seed = 0; seed < 300; ++seed) {
     Prng random(seed);

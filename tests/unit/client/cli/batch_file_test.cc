@@ -7,6 +7,7 @@
 #include <sstream>
 
 #include "absl/strings/str_cat.h"
+#include "common/version.h"
 
 namespace lamina::cli {
 namespace {
@@ -283,6 +284,18 @@ TEST(BatchFileTest, ResultsHaveOpenAisForm) {
   EXPECT_EQ(body["choices"][0]["finish_reason"], "length");
   EXPECT_EQ(body["choices"][1]["index"], 1);
   EXPECT_EQ(body["usage"].dump(), R"({"prompt_tokens":3,"completion_tokens":3,"total_tokens":6})");
+  EXPECT_EQ(body["system_fingerprint"].get<std::string>(), absl::StrCat("lamina-", kVersion));
+}
+
+TEST(BatchFileTest, ResultsOfALossyPolicySayWhatMakesThemSo) {
+  const Json result = BatchResult(One(kText), "m", "req-1",
+                                  {{0,
+                                    {.text = "A",
+                                     .finish_reason = client::FinishReason::kStop,
+                                     .usage = {.completion_tokens = 1, .lossy = "a-word"}}}},
+                                  5);
+  EXPECT_EQ(result["response"]["body"]["system_fingerprint"].get<std::string>(),
+            absl::StrCat("lamina-", kVersion, "-a-word"));
 }
 
 TEST(BatchFileTest, ARefusalIsAResultAndAnOutageIsNot) {

@@ -146,6 +146,24 @@ TEST_F(KeptSequencesTest, OfAPromptIsKeptWhatIsStored) {
   EXPECT_EQ(kept_.NextMissing(sequence, 0), 35u);
 }
 
+// Where K and V are INT8, slots have nothing of a block that is not whole.
+TEST_F(KeptSequencesTest, OfAnOpenBlockNothingIsKept) {
+  kept_.Reset(3, kSpan, /*block_tokens=*/4);
+  Sequence& decoding = Decoding(1, 39, {0, 1, 2});
+  Sequence& other = Decoding(2, 35, {0, 1, 2});
+  Sequence& prompt = Prefilling(3, 60, {0, 1, 2, 0});
+  kept_.Stored(prompt, 0, 10);
+  BeginEpoch({0, 1, 2}, 3);
+  EXPECT_THAT(Ranges(kept_.PartsOf(decoding)), ElementsAre(Pair(0, 16), Pair(16, 16), Pair(32, 4)));
+  EXPECT_THAT(Ranges(kept_.PartsOf(other)), ElementsAre(Pair(0, 16), Pair(16, 16)));
+  EXPECT_THAT(Ranges(kept_.PartsOf(prompt)), ElementsAre(Pair(0, 8)));
+  EXPECT_EQ(kept_.SlotsOn(2), 4u);
+
+  Join(prompt, {0, 1, 2, 0});
+  kept_.Stored(prompt, 8, 30);
+  EXPECT_EQ(kept_.NextMissing(prompt, 0), 38u);
+}
+
 TEST_F(KeptSequencesTest, PartsOfTheLastInServiceOrderGiveWayFirst) {
   Sequence& first = Decoding(1, 40, {0, 0, 1});
   Sequence& second = Decoding(2, 40, {0, 1, 0});

@@ -157,9 +157,13 @@ TEST_F(SchedulerBeamsTest, BeamsThatQueueGetTheSlotsThatTheirSiblingsKeep) {
   }
 }
 
-// Blocks of 8: the open one is computed again by each beam.
-TEST_F(SchedulerBeamsTest, WithInt8BeamsShareClosedBlocksAlone) {
+class SchedulerInt8BeamsTest : public SchedulerBeamsTest,
+                               public testing::WithParamInterface<uint32_t> {};
+
+// Blocks of 8: the open one is computed again by each beam. Cut, it begins a span at 24.
+TEST_P(SchedulerInt8BeamsTest, ShareClosedBlocksAlone) {
   SchedulerOptions options = SmallOptions();
+  options.span_tokens = GetParam();
   options.kv = KvForm::kInt8;
   options.int8_tails = options.running_max;
   options.int8_block_tokens = 8;
@@ -192,6 +196,8 @@ TEST_F(SchedulerBeamsTest, WithInt8BeamsShareClosedBlocksAlone) {
   ASSERT_NE(EndOf(1), nullptr);
   EXPECT_EQ(scheduler_->KvStats(0).slots_free, 1000u);
 }
+
+INSTANTIATE_TEST_SUITE_P(Spans, SchedulerInt8BeamsTest, testing::Values(0u, 24u));
 
 TEST_F(SchedulerBeamsTest, WhatASearchFindsInTheCacheCountsOnce) {
   SchedulerOptions options = SmallOptions();
