@@ -31,7 +31,7 @@ import random_llama
 from paper_shared import IMAGES, add_parts, bus, draw, each, link, run_asked, settle_share, verdict
 
 SHAPE = random_llama.Shape(layers=4, width=512, hidden=1024, heads=8, kv_heads=8)
-# With weights that come over the same bus: as wide, so that K and V of a token take as long to make.
+# The model whose weights come over the same bus is as wide, so that K and V of a token take as long to make.
 STREAMED = random_llama.Shape(layers=6, width=512, hidden=512, heads=8, kv_heads=8)
 WINDOW = "512MiB"
 AT_LEAST = 1.35  # Times both, at c = 1.

@@ -34,7 +34,7 @@ IDLE_SECONDS = 2  # In which another share may be settled on.
 BUS_BYTES = re.compile(r'lamina_bus_bytes_total\{.*direction="(to|from)",kind="(\w+)"\}')
 BUSES = itertools.count()
 BAR = 20  # Characters.
-MINUTES_MOST = 10  # Of one command.
+MINUTES_MOST = 10  # A command takes no more.
 CLAIMS = "claims"  # Among minutes of parts.
 
 # OPT's three sizes, a sixteenth as wide and an eighth as deep.

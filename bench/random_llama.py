@@ -35,7 +35,7 @@ class Shape:
         return 2 * self.width
 
     def layer_bytes(self):
-        """Of a layer's matrices."""
+        """Bytes of a layer's matrices."""
         return 2 * self.width * (2 * self.heads * self.head_dim + 2 * self.kv_heads * self.head_dim + 3 * self.hidden)
 
 

@@ -82,7 +82,7 @@ telemetry::FormulaMemory HeadInfer(const plan::EpochConfig& config, const model:
   return formula;
 }
 
-// With path recompute KVPR's, else HybridServe's.
+// KVPR's where rows of path recompute are served, else HybridServe's.
 telemetry::FormulaMemory WholeLayers(const plan::EpochConfig& config, uint64_t weights) {
   const bool splits = config.attention_paths.Has(plan::AttentionPath::kRecompute);
   const uint64_t tokens = ContextOf(config);

@@ -100,9 +100,9 @@ TEST(MemoryFormulaTest, TheLayerThatTakesMostCounts) {
   EXPECT_EQ(Formula(config).windows, kWindows * 3 * kSlots * kSlotBytes);
 }
 
-// Blocks that are closed as INT8, and one as bf16.
+// Closed blocks are INT8, and the open one is bf16.
 TEST(MemoryFormulaTest, Int8TakesFewerBytesBehindTheOpenBlock) {
-  constexpr uint64_t kInt8Bytes = 2 * 64 + 4 * (1 + 1);  // With a scale of V, and one of K.
+  constexpr uint64_t kInt8Bytes = 2 * 64 + 4 * (1 + 1);  // The latter are scales of V and of K.
   constexpr uint64_t kHead = 1024 * kInt8Bytes + 64 * kSlotBytes;
   plan::EpochConfig config = Fetching(3);
   config.int8_tails = 1;
@@ -122,7 +122,7 @@ plan::EpochConfig Recomputing(uint32_t width) {
   return config;
 }
 
-// All tokens as K and V, or as activations, whichever takes more.
+// The most is that of all tokens as K and V, or as activations.
 TEST(MemoryFormulaTest, BuffersOfKvprHaveRoomForAnySplit) {
   EXPECT_EQ(Formula(Recomputing(100)),
             (telemetry::FormulaMemory{.paper = telemetry::MemoryPaper::kKvpr,

@@ -243,7 +243,7 @@ TEST_P(StreamedWeightsTest, NothingComesAheadOfASliceThatIsHeld) {
 // before it.
 TEST_P(StreamedWeightsTest, ASliceComesBehindWhatOthersHandedOverBefore) {
   constexpr Nanos kNanosPerByte = 50;
-  constexpr uint64_t kOthers = 1'000'000;  // For 50 ms.
+  constexpr uint64_t kOthers = 1'000'000;  // They take 50 ms.
   test_support::RandomModelSpec spec = Spec("llama");
   spec.layers = 8;
   Program program(spec, GetParam());

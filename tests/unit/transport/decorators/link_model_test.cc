@@ -239,7 +239,7 @@ TEST(LinkModelTest, ABusIsSharedByItsLinks) {
   EXPECT_EQ(one->Judge(1000, Seconds(1)).due, Seconds(1) + Millis(4));
 }
 
-// As a plan has them, layer by layer: K and V from one memory node, activations from another, and
+// A plan has them layer by layer: K and V from one memory node, activations from another, and
 // weights of the next layer. A short transfer does not pass a long one of another sender.
 TEST(LinkModelTest, WhatSeveralHandOverComesInThatOrder) {
   constexpr uint64_t kKv = 3000;
