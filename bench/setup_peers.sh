@@ -8,7 +8,7 @@
 # Usage: bench/setup_peers.sh [llama.cpp] [vLLM]    without names: both
 
 set -euo pipefail
-root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+root=$(CDPATH='' cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 peers=$root/build/peers
 
 case "${1:-}" in

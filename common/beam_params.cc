@@ -6,11 +6,6 @@
 #include "absl/strings/str_cat.h"
 
 namespace lamina {
-namespace {
-
-constexpr double kLengthPenaltyMax = 100;
-
-}  // namespace
 
 absl::Status BeamParams::Validate() const {
   if (width > kWidthMax) {

@@ -21,7 +21,8 @@ enum class BeamStop : uint8_t {
 };
 
 struct BeamParams {
-  static constexpr uint32_t kWidthMax = 10;  // A row reports at most 20 candidates.
+  static constexpr uint32_t kWidthMax = 10;         // A row reports at most 20 candidates.
+  static constexpr double kLengthPenaltyMax = 100;  // Either way.
 
   uint32_t width = 0;         // Beams, [1, kWidthMax]; 0 is no beam search.
   double length_penalty = 1;  // An answer of n tokens is worth sum of log-probabilities / n^this.

@@ -4,14 +4,19 @@
 
 #pragma once
 
+#include <cstddef>
 #include <string>
 
 #include "absl/strings/string_view.h"
 
 namespace lamina {
 
-// At most `bytes_max` bytes of it, then "... (N bytes)". Line breaks and other control characters
-// are written as "\n" and "\x1b". Cost: O(bytes_max).
+// The beginning of a text in UTF-8 that has at most `bytes_max` bytes and cuts no character. What
+// is not UTF-8 is cut at any byte. Cost: O(1).
+absl::string_view WholeCharacters(absl::string_view text, size_t bytes_max);
+
+// WholeCharacters() of it, then "... (N bytes)" if that is not all. Line breaks and other control
+// characters are written as "\n" and "\x1b". Cost: O(bytes_max).
 std::string ForeignText(absl::string_view text, size_t bytes_max = 1000);
 
 }  // namespace lamina

@@ -125,10 +125,11 @@ std::string UtcNow() {
 
 // A JSON string of a value; of a long one, of its beginning.
 std::string JsonValue(absl::string_view value) {
+  if (value.size() <= kLogValueBytesMax) {
+    return JsonString(value);
+  }
   return JsonString(
-      value.size() <= kLogValueBytesMax
-          ? std::string(value)
-          : absl::StrCat(value.substr(0, kLogValueBytesMax), "... (", value.size(), " bytes)"));
+      absl::StrCat(WholeCharacters(value, kLogValueBytesMax), "... (", value.size(), " bytes)"));
 }
 
 std::string JsonLine(LogLevel level, absl::string_view message,

@@ -103,11 +103,19 @@ std::vector<plan::TokenLogprob> ToCore(const std::vector<kernels::TokenLogprob>&
   return out;
 }
 
+bool Has(absl::Span<const uint32_t> mask, TokenId token) {
+  const size_t word = static_cast<size_t>(token) / 32;
+  return word < mask.size() && ((mask[word] >> (token % 32)) & 1) != 0;
+}
+
 // All tokens of the vocabulary but those that end the sequence.
 absl::Span<const uint32_t> WithoutEnds(size_t vocabulary, Sequence& sequence) {
   std::vector<uint32_t>& bits = sequence.without_ends;
   if (bits.empty()) {
     bits.assign((vocabulary + 31) / 32, ~uint32_t{0});
+    if (vocabulary % 32 != 0) {
+      bits.back() = (uint32_t{1} << vocabulary % 32) - 1;
+    }
     for (const TokenId end : sequence.join.end_tokens) {
       const auto token = static_cast<size_t>(end);
       if (end >= 0 && token < vocabulary) {
@@ -116,6 +124,29 @@ absl::Span<const uint32_t> WithoutEnds(size_t vocabulary, Sequence& sequence) {
     }
   }
   return bits;
+}
+
+// Whether `mask` has a token; where some are listed, one of these.
+bool HasAny(absl::Span<const uint32_t> mask, const std::vector<TokenId>& listed) {
+  if (listed.empty()) {
+    return std::any_of(mask.begin(), mask.end(), [](uint32_t bits) { return bits != 0; });
+  }
+  return std::any_of(listed.begin(), listed.end(),
+                     [mask](TokenId token) { return Has(mask, token); });
+}
+
+// What a form allows (empty: all tokens) without what ends the sequence; where nothing is left to
+// draw from then, all that it allows: it is whole, or cannot do without such a token.
+absl::Span<const uint32_t> GoingOn(absl::Span<const uint32_t> allowed, size_t vocabulary,
+                                   Sequence& sequence) {
+  std::vector<uint32_t>& both = sequence.going_on;
+  const absl::Span<const uint32_t> without_ends = WithoutEnds(vocabulary, sequence);
+  both.assign(without_ends.begin(), without_ends.end());
+  for (size_t word = 0; word < both.size() && !allowed.empty(); ++word) {
+    both[word] &= word < allowed.size() ? allowed[word] : 0;
+  }
+  const bool can = HasAny(both, sequence.join.sampling.allowed_tokens);
+  return can ? absl::Span<const uint32_t>(both) : allowed;
 }
 
 // What the form of an output makes of a token that was appended.
@@ -150,11 +181,8 @@ plan::SampledToken Judged(const kernels::SampleResult& sampled, Sequence& sequen
 // Whether a sampler that was given `mask` (empty: all tokens) had leave to draw `token`. Where
 // nothing is left to draw from, its token is any.
 bool IsAllowed(TokenId token, absl::Span<const uint32_t> mask, const SamplingParams& sampling) {
-  const size_t word = static_cast<size_t>(token) / 32;
-  const uint32_t bits = word < mask.size() ? mask[word] : 0;
-  const bool in_mask = mask.empty() || ((bits >> (token % 32)) & 1) != 0;
   const std::vector<TokenId>& listed = sampling.allowed_tokens;
-  return in_mask &&
+  return (mask.empty() || Has(mask, token)) &&
          (listed.empty() || std::find(listed.begin(), listed.end(), token) != listed.end());
 }
 
@@ -203,10 +231,11 @@ plan::SampledToken SampleNext(absl::Span<const float> logits, Sequence& sequence
   const bool formed = !join.sampling.form.any();
   const bool fits = !formed || (FollowGrammar(sequence, grammars) && !sequence.grammar->ended());
   absl::Span<const uint32_t> allowed;
-  if (formed) {
-    allowed = fits ? sequence.grammar->Allowed() : allowed;
-  } else if (sequence.may_not_end()) {
-    allowed = WithoutEnds(logits.size(), sequence);
+  if (formed && fits) {
+    allowed = sequence.grammar->Allowed();
+  }
+  if (fits && sequence.may_not_end()) {
+    allowed = GoingOn(allowed, logits.size(), sequence);
   }
   const kernels::SampleResult sampled =
       kernels::Sample(logits, join.sampling, tokens.first(join.prompt_tokens),

@@ -29,6 +29,7 @@ struct Sequence {
   std::unique_ptr<model::GrammarState> grammar;  // Grammar of its form, once it has sampled.
   size_t in_grammar = 0;                         // Tokens up to here are in it.
   std::vector<uint32_t> without_ends;            // A bit for each token that does not end it.
+  std::vector<uint32_t> going_on;                // Those of them that its form allows.
   std::vector<uint32_t> spans;  // Partition token_range: the memory node of each span.
   uint32_t slots = 0;           // Partition token_range: tokens that have slots.
   uint32_t released = 0;        // The first ones, whose slots are released.

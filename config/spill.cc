@@ -59,8 +59,9 @@ absl::Status CheckSpill(const ClusterConfig& config) {
       return NotServed(absl::StrCat("policy ", policy), "use attend_remote or fetch_heads");
     }
   }
-  if (config.partition == Partition::kTokenRange) {
-    return NotServed("partition token_range", "set partition to request or head");
+  if (config.partition == Partition::kTokenRange && config.KeepsInt8()) {
+    return NotServed("partition token_range and kv int8",
+                     "set partition to request or head, or kv to bf16");
   }
   if (config.HasBothForms()) {
     return NotServed("several forms of kv", "name one in kv");

@@ -11,8 +11,9 @@ namespace lamina::internal {
 
 // Errors: kInvalidArgument  a path without a capacity or the reverse; partition head with the file
 //                           on some nodes alone.
-//         kUnimplemented    with another policy than attend_remote, partition token_range, kv int8,
-//                           nodes on devices, or nodes for prompts.
+//         kUnimplemented    with another policy than attend_remote or fetch_heads, several forms of
+//                           kv, partition token_range with kv int8, nodes on devices, or nodes for
+//                           prompts.
 absl::Status CheckSpill(const ClusterConfig& config);
 
 }  // namespace lamina::internal

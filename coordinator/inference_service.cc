@@ -128,18 +128,32 @@ absl::Status ReadBestOf(const v1::GenerateRequest& request, GenerateSpec& spec) 
   return absl::OkStatus();
 }
 
+// A number may be a newer client's, whose rule is not known here.
+absl::StatusOr<BeamStop> BeamStopOf(v1::BeamSearch::EarlyStopping stop) {
+  switch (stop) {
+    case v1::BeamSearch::EARLY_STOPPING_HEURISTIC:
+      return BeamStop::kHeuristic;
+    case v1::BeamSearch::EARLY_STOPPING_FULL:
+      return BeamStop::kFull;
+    case v1::BeamSearch::EARLY_STOPPING_NEVER:
+      return BeamStop::kNever;
+    default:
+      return absl::InvalidArgumentError(
+          absl::StrCat("early_stopping is ", static_cast<int>(stop),
+                       "; it must be EARLY_STOPPING_HEURISTIC (0), EARLY_STOPPING_FULL (1) or "
+                       "EARLY_STOPPING_NEVER (2)"));
+  }
+}
+
 absl::Status ReadBeams(const v1::BeamSearch& search, GenerateSpec& spec) {
   if (search.width() == 0) {
     return absl::InvalidArgumentError(
         absl::StrCat("beam_width is 0; it must be in [1, ", BeamParams::kWidthMax, "]"));
   }
+  LAMINA_ASSIGN_OR_RETURN(const BeamStop stop, BeamStopOf(search.early_stopping()));
   spec.beams = {.width = search.width(),
                 .length_penalty = search.has_length_penalty() ? search.length_penalty() : 1,
-                .early_stopping = search.early_stopping() == v1::BeamSearch::EARLY_STOPPING_FULL
-                                      ? BeamStop::kFull
-                                  : search.early_stopping() == v1::BeamSearch::EARLY_STOPPING_NEVER
-                                      ? BeamStop::kNever
-                                      : BeamStop::kHeuristic};
+                .early_stopping = stop};
   return absl::OkStatus();
 }
 

@@ -183,9 +183,9 @@ absl::Status MemberChanges::CheckJoin(const NodeHello& hello) const {
     return absl::OkStatus();
   }
   // With token_range steps have no room of their own for rows of prompts, and still have some:
-  // behind what is found, and behind what the scratch holds.
+  // behind what is found, what comes back from a spill tier, and what the scratch holds.
   const core::SchedulerOptions& limits = options_.scheduler;
-  const bool prompt_rows = limits.prompt_rows_max > 0 || limits.prefix_cache ||
+  const bool prompt_rows = limits.prompt_rows_max > 0 || limits.prefix_cache || options_.spills ||
                            limits.scratch_tokens < limits.sequence_tokens_max;
   if (identity.device != "cpu" && prompt_rows) {
     return absl::FailedPreconditionError(

@@ -36,11 +36,11 @@ absl::Status CheckSpillOfAuto(const ClusterConfig& config, const EngineOptions& 
   if (config.partition != Partition::kAuto || !config.Spills()) {
     return absl::OkStatus();
   }
-  if (options.partition == Partition::kTokenRange) {
+  if (options.partition == Partition::kTokenRange && config.KeepsInt8()) {
     return absl::UnimplementedError(
         absl::StrCat("partition: auto chose token_range (", options.partition_why,
-                     "), which this version does not serve with memory.N.spill; set it to request "
-                     "or head, give memory nodes more capacity, or leave spill out"));
+                     "), which this version does not serve with memory.N.spill and kv int8; set kv "
+                     "to bf16, give memory nodes more capacity, or leave spill out"));
   }
   const bool all =
       std::all_of(config.memory.begin(), config.memory.end(),

@@ -135,7 +135,7 @@ cat > "$out/run" <<'RUN'
 # Runs a program of this bundle with the bundle's libraries, and CUDA's of this machine.
 # usage: run PROGRAM [ARGUMENT]...    PROGRAM is a path inside the bundle, like bin/lamina
 set -euo pipefail
-here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+here=$(CDPATH='' cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 wanted=libcublasLt.so.13
 
 # Where a toolkit, the system, or the wheels that PyTorch brings put it.

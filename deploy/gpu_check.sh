@@ -89,7 +89,7 @@ else
 fi
 
 mkdir -p "$out"
-out=$(cd "$out" && pwd)
+out=$(CDPATH='' cd "$out" && pwd)
 # As the daemons do (daemon/daemon.h): streams whose kernels poll each want a queue of the driver.
 export CUDA_DEVICE_MAX_CONNECTIONS=${CUDA_DEVICE_MAX_CONNECTIONS:-32}
 

@@ -203,7 +203,7 @@ class Cluster:
         """The client's CompletedProcess; after `seconds` its exit status is 124."""
         command = [self.found["lamina"], *map(str, arguments), "--server", self.server]
         try:
-            return subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True,
+            return subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, encoding="utf-8",
                                   errors="replace", timeout=seconds, check=False)
         except subprocess.TimeoutExpired:
             return subprocess.CompletedProcess(command, 124, "", f"no end after {seconds:.0f} s")

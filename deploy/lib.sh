@@ -3,7 +3,8 @@
 #
 # What the scripts of deploy/ share. Sourced, after `set -euo pipefail`.
 
-REPO=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+# With a CDPATH that is exported, cd takes another folder of that name, or prints the one that it takes.
+REPO=$(CDPATH='' cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 export REPO
 
 if [[ -t 2 ]]; then

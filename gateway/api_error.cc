@@ -10,8 +10,6 @@
 namespace lamina::gateway {
 namespace {
 
-constexpr char kParam[] = "lamina/param";
-constexpr char kCode[] = "lamina/code";
 constexpr char kHttpStatus[] = "lamina/http-status";
 // A queue empties at the pace of whole answers; a cluster comes back at that of a restart.
 constexpr int kRetryFullSeconds = 1;
@@ -96,32 +94,23 @@ std::string ApiError::ToJson() const {
   return body.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
 }
 
-absl::Status BadField(absl::string_view param, absl::string_view code, absl::string_view message) {
-  absl::Status status = absl::InvalidArgumentError(message);
-  status.SetPayload(kParam, absl::Cord(param));
-  status.SetPayload(kCode, absl::Cord(code));
-  return status;
-}
-
 absl::Status HttpError(int http_status, absl::string_view code, absl::string_view message) {
   absl::Status status =
       http_status < 500 ? absl::InvalidArgumentError(message) : absl::InternalError(message);
   status.SetPayload(kHttpStatus, absl::Cord(absl::StrCat(http_status)));
   if (!code.empty()) {
-    status.SetPayload(kCode, absl::Cord(code));
+    client::SetFieldCode(status, code);
   }
   return status;
 }
 
 absl::Status NameForm(absl::Status status, absl::string_view field) {
   if (!field.empty() && absl::StartsWith(status.message(), "the form of the output")) {
-    status.SetPayload(kParam, absl::Cord(field));
-    status.SetPayload(kCode, absl::Cord("invalid_value"));
+    client::SetField(status, field);
+    client::SetFieldCode(status, "invalid_value");
   }
   return status;
 }
-
-std::string FieldOf(const absl::Status& status) { return Payload(status, kParam); }
 
 absl::Status RenameField(const absl::Status& status, absl::string_view field,
                          absl::string_view name) {
@@ -130,25 +119,25 @@ absl::Status RenameField(const absl::Status& status, absl::string_view field,
     renamed.SetPayload(key, value);
   });
   const std::string within = FieldOf(status).substr(field.size());
-  renamed.SetPayload(kParam, absl::Cord(absl::StrCat(name, within)));
+  client::SetField(renamed, absl::StrCat(name, within));
   return renamed;
 }
 
 absl::Status UnknownModel(absl::string_view model, absl::string_view served) {
   absl::Status status = absl::NotFoundError(
       absl::StrCat("the model '", model, "' is not served here; served: ", served));
-  status.SetPayload(kParam, absl::Cord("model"));
-  status.SetPayload(kCode, absl::Cord("model_not_found"));
+  client::SetField(status, "model");
+  client::SetFieldCode(status, "model_not_found");
   return status;
 }
 
 ApiError ToApiError(const absl::Status& status) {
   ApiError error = {.message = std::string(status.message())};
   FillFromCode(status.code(), error);
-  if (const std::string code = Payload(status, kCode); !code.empty()) {
+  if (const std::string code = client::FieldCodeOf(status); !code.empty()) {
     error.code = code;
   }
-  error.param = Payload(status, kParam);
+  error.param = FieldOf(status);
   // The coordinator counts the prompt's tokens; OpenAI has a code of its own for this.
   if (status.code() == absl::StatusCode::kInvalidArgument &&
       absl::StartsWith(error.message, "the prompt has ") &&

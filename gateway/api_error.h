@@ -3,8 +3,8 @@
 // ApiError: a failure as an OpenAI client sees it: an HTTP status and a body
 // {"error": {"message", "type", "param", "code"}}.
 //
-// Inside the gateway failures travel as absl::Status; what only HTTP knows (the parameter, the
-// code) rides along as payloads, so that the macros of common/status_macros.h work.
+// Inside the gateway failures travel as absl::Status; what only HTTP knows (the parameter and the
+// code of client/field_error.h, the HTTP status) rides along as payloads.
 
 #pragma once
 
@@ -12,6 +12,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
+#include "client/field_error.h"
 
 namespace lamina::gateway {
 
@@ -27,9 +28,9 @@ struct ApiError {
   std::string ToJson() const;
 };
 
-// A bad field of a request: HTTP 400, with the name of the field and OpenAI's code for the kind of
-// mistake ("invalid_type", "invalid_value", "missing_required_parameter", ...).
-absl::Status BadField(absl::string_view param, absl::string_view code, absl::string_view message);
+// A bad field of a request is HTTP 400.
+using client::BadField;
+using client::FieldOf;
 
 // Something else that only HTTP knows: `http_status` is kept as given.
 absl::Status HttpError(int http_status, absl::string_view code, absl::string_view message);
@@ -37,9 +38,6 @@ absl::Status HttpError(int http_status, absl::string_view code, absl::string_vie
 // An error about the form of the output, with the field of the request that the form comes from.
 // All others, and with an empty field all, stay as they are.
 absl::Status NameForm(absl::Status status, absl::string_view field);
-
-// The field that an error names; empty: none.
-std::string FieldOf(const absl::Status& status);
 
 // An error of `field`, or of what lies within it, with another name for that: in its parameter, and
 // in its message where the field is quoted. Requires: FieldOf() begins with `field`.

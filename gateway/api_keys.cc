@@ -12,12 +12,15 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 
 namespace lamina::gateway {
 namespace {
 
 constexpr char kScheme[] = "bearer ";
 constexpr size_t kSchemeBytes = sizeof(kScheme) - 1;
+// Some editors put it first in a file.
+constexpr absl::string_view kByteOrderMark = "\xEF\xBB\xBF";
 
 std::array<uint8_t, 32> DigestOf(absl::string_view key) {
   std::array<uint8_t, 32> digest{};
@@ -47,7 +50,8 @@ absl::StatusOr<ApiKeys> ApiKeys::Load(const std::string& path) {
   std::vector<std::string> keys;
   std::string line;
   for (int number = 1; std::getline(file, line); ++number) {
-    const absl::string_view key = absl::StripAsciiWhitespace(line);
+    const absl::string_view mark = number == 1 ? kByteOrderMark : "";
+    const absl::string_view key = absl::StripAsciiWhitespace(absl::StripPrefix(line, mark));
     if (key.empty() || key.front() == '#') {
       continue;
     }

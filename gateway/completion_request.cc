@@ -7,6 +7,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "client/choice_fields.h"
 #include "client/output_form_json.h"
 #include "common/status_macros.h"
 #include "gateway/api_error.h"
@@ -19,8 +20,6 @@ namespace {
 // OpenAI's default for plain completions; a chat goes on until the context is full.
 constexpr uint32_t kCompletionTokensDefault = 16;
 constexpr int64_t kTokensMax = std::numeric_limits<int32_t>::max();
-constexpr int64_t kChoicesMax = 128;  // Choices of one prompt, as the coordinator allows.
-constexpr uint32_t kBeamWidthDefault = 4;
 constexpr int64_t kLogprobsMax = 20;   // As the coordinator allows.
 constexpr size_t kStopsMax = 16;       // As the coordinator allows.
 constexpr size_t kStopBytesMax = 256;  // As the coordinator allows.
@@ -184,9 +183,8 @@ absl::Status ReadCommon(JsonObject& body, CompletionRequest& request) {
   LAMINA_RETURN_IF_ERROR(ReadLogitBias(body, options));
   LAMINA_RETURN_IF_ERROR(ReadStops(body, options));
   LAMINA_RETURN_IF_ERROR(ReadStreaming(body, request));
-  LAMINA_ASSIGN_OR_RETURN(const std::optional<int64_t> choices, body.Integer("n", 1, kChoicesMax));
-  request.choices = static_cast<uint32_t>(choices.value_or(1));
-  options.n = request.choices;
+  LAMINA_RETURN_IF_ERROR(client::ReadChoices(body, options));
+  request.choices = *options.n;
   LAMINA_ASSIGN_OR_RETURN(const std::optional<bool> ignore_eos, body.Bool("ignore_eos"));
   options.ignore_eos = ignore_eos.value_or(false);
   LAMINA_RETURN_IF_ERROR(ReadForm(body, request));
@@ -292,79 +290,22 @@ absl::Status ReadCompletionLogprobs(JsonObject& body, CompletionRequest& request
   return absl::OkStatus();
 }
 
-// vLLM's and transformers' words. Without a width it is best_of or n, if these are above 1.
+// Answers of a search, and the best of several, are known at the end.
 absl::Status ReadBeams(JsonObject& body, CompletionRequest& request) {
-  client::GenerateOptions& options = request.options;
-  LAMINA_ASSIGN_OR_RETURN(const std::optional<bool> search, body.Bool("use_beam_search"));
-  LAMINA_ASSIGN_OR_RETURN(const std::optional<int64_t> width,
-                          body.Integer("beam_width", 1, BeamParams::kWidthMax));
-  LAMINA_ASSIGN_OR_RETURN(const std::optional<double> penalty,
-                          body.Number("length_penalty", -100, 100));
-  const Json* stop = body.Find("early_stopping");
-  if (!search.value_or(false)) {
-    if (width.has_value() || penalty.value_or(1) != 1 || (stop != nullptr && *stop != false)) {
-      return BadField(width.has_value()          ? "beam_width"
-                      : penalty.value_or(1) != 1 ? "length_penalty"
-                                                 : "early_stopping",
-                      "invalid_value",
-                      "'beam_width', 'length_penalty' and 'early_stopping' are only for requests "
-                      "with 'use_beam_search': true");
-    }
-    return absl::OkStatus();
-  }
-  if (request.stream) {
+  LAMINA_RETURN_IF_ERROR(client::ReadBeams(body, request.options));
+  if (request.stream && request.options.beams.width > 0) {
     return BadField("use_beam_search", "invalid_value",
                     "'use_beam_search' is only for requests that are not streamed");
-  }
-  const uint32_t asked = std::max(request.choices, options.best_of.value_or(1));
-  options.best_of.reset();
-  options.beams.width = width.has_value() ? static_cast<uint32_t>(*width)
-                        : asked > 1       ? asked
-                                          : kBeamWidthDefault;
-  options.beams.length_penalty = penalty.value_or(1);
-  if (stop != nullptr) {
-    if (stop->is_boolean()) {
-      options.beams.early_stopping = *stop ? BeamStop::kFull : BeamStop::kHeuristic;
-    } else if (*stop == "never") {
-      options.beams.early_stopping = BeamStop::kNever;
-    } else {
-      return BadField("early_stopping", "invalid_value",
-                      "'early_stopping' must be true, false or \"never\"");
-    }
-  }
-  if (options.beams.width > BeamParams::kWidthMax || options.beams.width < request.choices) {
-    return BadField(
-        "beam_width", "invalid_value",
-        absl::StrCat("a search of ", options.beams.width, " beams for ", request.choices,
-                     " answers: it must have as many beams as 'n' at "
-                     "least, and at most ",
-                     BeamParams::kWidthMax));
-  }
-  if (options.temperature.value_or(0) != 0) {
-    return BadField("temperature", "invalid_value",
-                    absl::StrCat("'temperature' is ", *options.temperature,
-                                 "; a beam search draws nothing: leave it out, or set 0"));
   }
   return absl::OkStatus();
 }
 
-// best_of: so many are made, and those of the highest mean log-probability are shown.
 absl::Status ReadBestOf(JsonObject& body, CompletionRequest& request) {
-  LAMINA_ASSIGN_OR_RETURN(const std::optional<int64_t> best_of,
-                          body.Integer("best_of", 1, kChoicesMax));
-  if (!best_of.has_value() || *best_of == request.choices) {
-    return absl::OkStatus();
-  }
-  if (*best_of < request.choices) {
-    return BadField(
-        "best_of", "invalid_value",
-        absl::StrCat("'best_of' is ", *best_of, ", less than 'n', which is ", request.choices));
-  }
-  if (request.stream) {
+  LAMINA_RETURN_IF_ERROR(client::ReadBestOf(body, request.options));
+  if (request.stream && request.options.best_of.has_value()) {
     return BadField("best_of", "invalid_value",
                     "'best_of' above 'n' is only for requests that are not streamed");
   }
-  request.options.best_of = static_cast<uint32_t>(*best_of);
   return absl::OkStatus();
 }
 

@@ -208,6 +208,11 @@ absl::Status FitToModel(const client::ModelInfo& model, const ChatShape& shape,
   }
   KeepWordsOut(request);
   AddThought(whole, request);
+  if (request.options.ignore_eos && !request.options.form.any()) {
+    return BadField("ignore_eos", "invalid_value",
+                    "'ignore_eos' cannot be: 'bad_words' and 'thinking_token_budget' give the "
+                    "output a form, which ends when it is whole");
+  }
   if (request.chat) {
     AddMarks(shape, request);
   }

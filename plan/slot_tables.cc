@@ -68,6 +68,9 @@ absl::Status SlotTables::Apply(const SpillOut& spill) {
   const uint32_t closed = spill.tokens - open;
   LAMINA_ASSIGN_OR_RETURN(std::vector<Extent> slots, SlotsOf(sequence, 0, closed));
   LAMINA_RETURN_IF_ERROR(SlotsOf(sequence, closed, open).status());
+  if (spans() && slots.empty()) {
+    return absl::OkStatus();  // None of its spans is here.
+  }
   moves_.push_back({.kind = SlotMove::Kind::kOut,
                     .spill = spill.spill,
                     .slots = std::move(slots),
@@ -107,6 +110,9 @@ absl::Status SlotTables::Apply(const SpillIn& spill) {
   const uint32_t closed = spill.tokens - open;
   LAMINA_ASSIGN_OR_RETURN(std::vector<Extent> slots, SlotsOf(sequence, spill.first, closed));
   LAMINA_RETURN_IF_ERROR(SlotsOf(sequence, spill.first + closed, open).status());
+  if (spans() && slots.empty()) {
+    return absl::OkStatus();
+  }
   moves_.push_back({.kind = SlotMove::Kind::kIn,
                     .spill = spill.spill,
                     .skip = spill.skip,

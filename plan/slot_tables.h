@@ -83,8 +83,8 @@ class SlotTables {
   //                    sequences than tails; a spill of more tokens than have slots.
   absl::Status Apply(const StepPlan& plan);
 
-  // What plans have moved since the last call, in order. Those of sequences of other nodes are left
-  // out, but for drops.
+  // What plans have moved since the last call, in order. Those of sequences of other nodes, and of
+  // those that have no span here, are left out, but for drops.
   std::vector<SlotMove> TakeMoves() { return std::exchange(moves_, {}); }
 
   // What a plan that is still to be applied reads from the spill tier to this node, which is not

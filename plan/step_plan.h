@@ -81,8 +81,8 @@ struct SpillOut {
 };
 
 // They are read back into the slots that the sequence has now, and into its tail: as soon as a node
-// has the plan, since no step before this one uses them. What the tier has stays there until it is
-// dropped.
+// has the plan, since no step before this one uses them; with spans, when it begins the step. What
+// the tier has stays there until it is dropped.
 struct SpillIn {
   uint64_t spill = 0;
   SequenceId sequence = 0;  // It joins in the same plan.

@@ -11,7 +11,7 @@
 # each file is compiled. --base REF (default main) is what "differs" is measured against. --jobs N
 # (default 2). Exit status: 0 clean, 1 findings, 2 wrong usage.
 set -euo pipefail
-cd "$(dirname "$0")/.."
+CDPATH='' cd "$(dirname "$0")/.."
 
 build=build/release base=main jobs=2 all=0
 files=()

@@ -207,7 +207,7 @@ class BatchRunner {
       return results_.Append(BatchError(*answer.request, answer.status));
     }
     for (const auto& [index, choice] : answer.choices) {
-      output_tokens_ += choice.usage.completion_tokens;
+      output_tokens_ += choice.usage.completion_tokens + choice.usage.left_out_tokens;
     }
     return results_.Append(BatchResult(*answer.request, model_, answer.request_id, answer.choices,
                                        std::time(nullptr)));

@@ -10,6 +10,9 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "client/choice_fields.h"
+#include "client/field_error.h"
+#include "client/json_object.h"
 #include "client/output_form_json.h"
 #include "common/status_macros.h"
 #include "common/system_fingerprint.h"
@@ -178,6 +181,10 @@ absl::Status ReadModel(const Json& value, const std::string& name, BatchRequest*
 
 absl::Status Ignore(const Json&, const std::string&, BatchRequest*) { return absl::OkStatus(); }
 
+// One of those that say which answers there are, which depend on each other: ReadAnswers() reads
+// them, whatever their order.
+absl::Status ReadLater(const Json&, const std::string&, BatchRequest*) { return absl::OkStatus(); }
+
 struct Field {
   absl::string_view name;
   ReadField read;
@@ -197,7 +204,11 @@ constexpr Field kFields[] = {
     {"max_tokens", ReadNumber<&GenerateOptions::max_tokens>},
     {"max_completion_tokens", ReadNumber<&GenerateOptions::max_tokens>},
     {"min_tokens", ReadNumber<&GenerateOptions::min_tokens>},
-    {"n", ReadNumber<&GenerateOptions::n>},
+    {"n", ReadLater},
+    {"use_beam_search", ReadLater},
+    {"beam_width", ReadLater},
+    {"length_penalty", ReadLater},
+    {"early_stopping", ReadLater},
     {"temperature", ReadNumber<&GenerateOptions::temperature>},
     {"top_p", ReadNumber<&GenerateOptions::top_p>},
     {"top_k", ReadNumber<&GenerateOptions::top_k>},
@@ -214,7 +225,8 @@ constexpr Field kFields[] = {
 };
 constexpr Field kChatFields[] = {
     {"messages", ReadMessages}, {"tools", ReadTools}, {"logprobs", ReadFalse}};
-constexpr Field kCompletionFields[] = {{"prompt", ReadPromptField}, {"echo", ReadFalse}};
+constexpr Field kCompletionFields[] = {
+    {"prompt", ReadPromptField}, {"echo", ReadFalse}, {"best_of", ReadLater}};
 
 const Field* FindField(absl::string_view name, bool chat) {
   const auto named = [name](const Field& field) { return field.name == name; };
@@ -228,12 +240,26 @@ const Field* FindField(absl::string_view name, bool chat) {
   return own_field == own.end() ? nullptr : &*own_field;
 }
 
+// How many answers there are and which, as the gateway reads it.
+absl::Status ReadAnswers(const Json& body, BatchRequest* request) {
+  GenerateOptions& options = request->options;
+  client::JsonObject fields(body);
+  LAMINA_RETURN_IF_ERROR(client::ReadChoices(fields, options));
+  if (!request->chat) {
+    LAMINA_RETURN_IF_ERROR(client::ReadBestOf(fields, options));
+  }
+  LAMINA_RETURN_IF_ERROR(client::ReadBeams(fields, options));
+  if (options.beams.width == 0 && !options.temperature.has_value()) {
+    options.temperature = 1;  // OpenAI's default; a search draws nothing.
+  }
+  return absl::OkStatus();
+}
+
 absl::Status ReadBody(const Json& body, BatchRequest* request) {
   const char* prompt = request->chat ? "messages" : "prompt";
   if (!body.is_object() || !body.contains(prompt) || body[prompt].is_null()) {
     return absl::InvalidArgumentError(absl::StrCat("the body has no ", prompt));
   }
-  request->options.temperature = 1;  // OpenAI's default.
   request->options.max_tokens = request->chat ? kChatTokensDefault : kCompletionTokensDefault;
   for (const auto& [name, value] : body.items()) {
     if (value.is_null()) {
@@ -245,9 +271,9 @@ absl::Status ReadBody(const Json& body, BatchRequest* request) {
   // The newer of the two names counts, in whichever order they come, as at the gateway.
   if (const auto newer = body.find("max_completion_tokens");
       newer != body.end() && !newer->is_null()) {
-    return Number(*newer, "max_completion_tokens", &request->options.max_tokens);
+    LAMINA_RETURN_IF_ERROR(Number(*newer, "max_completion_tokens", &request->options.max_tokens));
   }
-  return absl::OkStatus();
+  return ReadAnswers(body, request);
 }
 
 absl::Status ReadRequest(const Json& line, BatchRequest* request) {
@@ -422,7 +448,7 @@ Json BatchResult(const BatchRequest& request, const std::string& model,
     entry["finish_reason"] = std::string(FinishReasonName(choice.finish_reason));
     list.push_back(std::move(entry));
     prompt_tokens = choice.usage.prompt_tokens;
-    completion_tokens += choice.usage.completion_tokens;
+    completion_tokens += choice.usage.completion_tokens + choice.usage.left_out_tokens;
   }
   return Envelope(request, 200, request_id,
                   {{"id", absl::StrCat(request.chat ? "chatcmpl-" : "cmpl-", request_id)},
@@ -440,16 +466,20 @@ Json BatchResult(const BatchRequest& request, const std::string& model,
 Json BatchError(const BatchRequest& request, const absl::Status& status) {
   const bool ours = status.code() == absl::StatusCode::kInternal;
   const bool no_model = status.code() == absl::StatusCode::kNotFound;
-  return Envelope(request,
-                  ours       ? 500
-                  : no_model ? 404
-                             : 400,
-                  "",
-                  {{"error",
-                    {{"message", std::string(status.message())},
-                     {"type", ours ? "server_error" : "invalid_request_error"},
-                     {"param", no_model ? Json("model") : Json()},
-                     {"code", no_model ? Json("model_not_found") : Json()}}}});
+  const auto or_null = [](std::string text) {
+    return text.empty() ? Json() : Json(std::move(text));
+  };
+  return Envelope(
+      request,
+      ours       ? 500
+      : no_model ? 404
+                 : 400,
+      "",
+      {{"error",
+        {{"message", std::string(status.message())},
+         {"type", ours ? "server_error" : "invalid_request_error"},
+         {"param", no_model ? Json("model") : or_null(client::FieldOf(status))},
+         {"code", no_model ? Json("model_not_found") : or_null(client::FieldCodeOf(status))}}}});
 }
 
 bool IsTransient(const absl::Status& status) {

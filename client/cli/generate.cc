@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "client/choice_fields.h"
 #include "client/cli/command.h"
 #include "client/cli/generation_json.h"
 #include "client/cli/input.h"
@@ -207,13 +208,13 @@ void AddGenerateCommand(CLI::App& app, Invocation& invocation) {
       ->transform(Whole(0, UINT32_MAX))
       ->type_name("N");
   command->add_option("--n", flags->options.n, "Choices, 1 to 128 (default: 1)")
-      ->transform(Whole(1, 128))
+      ->transform(Whole(1, client::kChoicesMax))
       ->type_name("N");
   CLI::Option* best_of =
       command
           ->add_option("--best-of", flags->options.best_of,
                        "Generate so many and print the --n of the highest mean log-probability")
-          ->transform(Whole(1, 128))
+          ->transform(Whole(1, client::kChoicesMax))
           ->type_name("N");
   constexpr char kBeams[] = "Beam search";
   CLI::Option* beams = command

@@ -316,7 +316,7 @@ void Admission::KeepLanesWithHome(const Sequence& sequence, uint32_t found_min,
   for (uint32_t node = 0; node < nodes; ++node) {
     loads[node].fits =
         has_lane[node] &&
-        (sequence.spill == 0 ? loads[node].fits : places_.spills.NodeOf(sequence) == node);
+        (sequence.spill == 0 ? loads[node].fits : places_.spills.NodesOf(sequence).front() == node);
   }
   const auto reads = static_cast<uint32_t>(options_.windows.SeenIn(0, joins, joins));
   const std::optional<uint32_t> picked = placement_.NodeOfNewcomer(loads, reads);
@@ -416,23 +416,23 @@ bool Admission::Restore(Sequence& sequence, uint32_t lane, OpenStep& open) {
   if (!spills.IsStored(sequence)) {
     return false;
   }
-  const uint32_t node = spills.NodeOf(sequence);
-  const uint32_t tokens = sequence.tokens();
-  if (!nodes_.HasRoom(node, tokens)) {
+  const std::vector<uint32_t> nodes = nodes_.PlaceSpilled(sequence, lane);
+  if (nodes.empty()) {
     return false;
   }
-  const uint64_t wanted = nodes_.SlotsWanted(node, tokens, {});
-  places_.MakeRoom(node, wanted);
-  if (places_.kv.directory().SlotsFree(node) < wanted) {
-    return false;
-  }
-  life_.Begin(sequence, lane, node);
+  life_.Begin(sequence, lane, nodes.back());
   const plan::SequenceId id = sequence.request.id;
-  places_.kv.Open(id, BareOf(sequence));
-  places_.kv.BeginSpan(id, node);
-  const auto slots = places_.kv.Append(id, sequence.join_tokens);
-  LAMINA_CHECK(slots.ok());
-  maker_.AddJoin(sequence, *slots, open);
+  SequenceKv& kv = places_.kv;
+  kv.Open(id, BareOf(sequence));
+  std::vector<HeldExtent> slots;
+  for (const uint32_t node : nodes) {
+    kv.BeginSpan(id, node);
+    const uint32_t left = sequence.join_tokens - kv.TokensOf(id);
+    const auto allocated = kv.Append(id, std::min(kv.RoomInSpan(id), left));
+    LAMINA_CHECK(allocated.ok());
+    slots.insert(slots.end(), allocated->begin(), allocated->end());
+  }
+  maker_.AddJoin(sequence, slots, open);
   life_.Settle(sequence);
   sequence.restoring = true;
   open.plan.spills_in.push_back(spills.In(sequence));

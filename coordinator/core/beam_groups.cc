@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
 #include "common/status_macros.h"
+#include "coordinator/core/placement.h"
 
 namespace lamina::core {
 namespace {
@@ -23,6 +24,16 @@ template <typename Members>
 auto Find(Members& members, plan::SequenceId id) {
   return std::find_if(members.begin(), members.end(),
                       [id](const auto& member) { return member.id == id; });
+}
+
+// Those that are to join a lane with its next step.
+template <typename Members>
+uint32_t CountReady(const Members& members) {
+  uint32_t ready = 0;
+  for (const auto& member : members) {
+    ready += member.continues != 0 ? 1 : 0;
+  }
+  return ready;
 }
 
 }  // namespace
@@ -46,10 +57,6 @@ absl::Status BeamGroups::Check(const SequenceRequest& request) const {
         " end and stop tokens needs the ", BeamCandidates(request.beams, request.end_tokens.size()),
         " most likely tokens of a row, at most ", kCandidatesMax,
         " are reported; ask for fewer beams or stop tokens"));
-  }
-  if (options_.prefill_lanes.count() > 0) {
-    return absl::UnimplementedError(
-        "beam search does not run with prefill.mode dedicated; send the request without it");
   }
   return absl::OkStatus();
 }
@@ -112,10 +119,8 @@ uint32_t BeamGroups::Report(Sequence& sequence, const plan::SampledToken& token,
   if (sequence.committed.empty()) {
     group.cached_tokens = sequence.cached_at_first;
   }
-  // Where prompts have nodes of their own, which have come since the search began, rows of prompts
-  // run nowhere.
-  if (sequence.runs() && !places_.lanes.has_prefill()) {
-    group.lane = sequence.lane;
+  if (sequence.runs()) {
+    group.lane = LaneBehind(sequence);
     places_.cache.Stored(sequence, sequence.join_tokens);
     const uint32_t shared = SharedOf(sequence);
     if (sequence.held->released == 0 && shared > 0) {
@@ -282,7 +287,7 @@ void BeamGroups::GiveWay() {
 void BeamGroups::QueueWithoutLane(Group& group) {
   const plan::AttentionPath path = life_.PathOf(group.request);
   for (uint32_t lane = 0; lane < places_.lanes.size(); ++lane) {
-    if (paths_.Takes(lane, path)) {
+    if (Takes(lane, path)) {
       return;
     }
   }
@@ -302,6 +307,28 @@ uint32_t BeamGroups::SharedOf(const Sequence& sequence) const {
              : tokens - tokens % options_.int8_block_tokens;
 }
 
+// Beams go on in the lane where they were, those of a prefill lane in the one with the least work.
+// Beams that are to join a lane count there: else all searches whose prompts end together would go
+// on in one.
+uint32_t BeamGroups::LaneBehind(const Sequence& sequence) const {
+  if (!places_.lanes.IsPrefill(sequence.lane)) {
+    return sequence.lane;
+  }
+  std::vector<LaneLoad> loads = balance_.LoadsFor(sequence.path);
+  for (const auto& [id, group] : groups_) {
+    const uint32_t ready = CountReady(group->members);
+    LaneLoad& load = loads[group->lane];
+    load.rows += ready;
+    load.context_tokens += ready * options_.windows.SeenOf(group->request.prompt.size());
+  }
+  return PickLane(loads).value_or(0);
+}
+
+// Prefill lanes have no rows.
+bool BeamGroups::Takes(uint32_t lane, plan::AttentionPath path) const {
+  return !places_.lanes.IsPrefill(lane) && paths_.Takes(lane, path);
+}
+
 // In the lane where the group was, or in another one if that has no room any more, or where lanes
 // are bound to nodes is not of the node that has the slots.
 bool BeamGroups::JoinsHere(const Group& group, size_t index, const OpenStep& open) const {
@@ -312,9 +339,9 @@ bool BeamGroups::JoinsHere(const Group& group, size_t index, const OpenStep& ope
   return homes.MayLive(open.plan.lane, node) && places_.lanes.running() < options_.running_max &&
          maker_.TakesJoin(tokens, open) && HasTail(options_, places_, path, /*id=*/0) &&
          maker_.HasRoom(open) && balance_.HasRoomForRow(open.plan.lane) &&
-         paths_.Takes(open.plan.lane, path) &&
+         Takes(open.plan.lane, path) &&
          (open.plan.lane == group.lane || !balance_.HasRoomForRow(group.lane) ||
-          !paths_.Takes(group.lane, path) || !homes.MayLive(group.lane, node));
+          !Takes(group.lane, path) || !homes.MayLive(group.lane, node));
 }
 
 // Slots for the next tokens behind those of `from`, which no starving row waits for.
@@ -423,9 +450,7 @@ void BeamGroups::Translate(Events& events) {
 std::vector<plan::AttentionPath> BeamGroups::PathsBetweenSteps() const {
   std::vector<plan::AttentionPath> paths;
   for (const auto& [id, group] : groups_) {
-    const auto ready = std::count_if(group->members.begin(), group->members.end(),
-                                     [](const Member& member) { return member.continues != 0; });
-    paths.insert(paths.end(), static_cast<size_t>(ready), life_.PathOf(group->request));
+    paths.insert(paths.end(), CountReady(group->members), life_.PathOf(group->request));
   }
   return paths;
 }

@@ -14,6 +14,9 @@
 // that member may need them: who continues without slots waits in the queue and is computed anew,
 // but for what the prefix cache has.
 //
+// With prefill lanes who waits in the queue is computed there, or behind what it finds in a lane
+// that decodes. Who continues another always joins one of these: its row attends where K and V lie.
+//
 // The answers of a group are told when its search is over, each under its own id.
 //
 // Threading: one thread.   Determinism: same calls, same answers.
@@ -46,7 +49,6 @@ class BeamGroups {
 
   // Errors: kInvalidArgument  more candidates of a row are needed than it reports: says how many
   //                           end tokens and beams there are.
-  //         kUnimplemented    prompts run on nodes of their own.
   absl::Status Check(const SequenceRequest& request) const;
 
   // A search begins; its first member waits in the queue.
@@ -115,6 +117,8 @@ class BeamGroups {
   Sequence& Enter(Group& group, size_t index);
   bool JoinsHere(const Group& group, size_t index, const OpenStep& open) const;
   uint32_t SharedOf(const Sequence& sequence) const;
+  uint32_t LaneBehind(const Sequence& sequence) const;
+  bool Takes(uint32_t lane, plan::AttentionPath path) const;
   bool HasSlotsBehind(const Member& from, uint32_t tokens);
   void JoinOne(Group& group, size_t index, OpenStep& open);
   void Release(Member& member);

@@ -83,6 +83,21 @@ PrefixCache::Found NewcomerNodes::FoundWherePicked(const Sequence& sequence, uin
   return options_.span_tokens > 0 ? shared_ : places_.cache.Find(sequence, node);
 }
 
+std::vector<uint32_t> NewcomerNodes::PlaceSpilled(Sequence& sequence, uint32_t lane) {
+  if (options_.span_tokens > 0) {
+    std::vector<uint32_t> nodes = PickFor(sequence, lane, /*found_min=*/0, /*shares=*/false);
+    return !nodes.empty() && MakeRoomForSpans(sequence, nodes) ? nodes : std::vector<uint32_t>();
+  }
+  const uint32_t node = places_.spills.NodesOf(sequence).front();
+  if (!HasRoom(node, sequence.tokens())) {
+    return {};
+  }
+  const uint64_t wanted = SlotsWanted(node, sequence.tokens(), {});
+  places_.MakeRoom(node, wanted);
+  return places_.kv.directory().SlotsFree(node) < wanted ? std::vector<uint32_t>()
+                                                         : std::vector<uint32_t>{node};
+}
+
 // Without the blocks before it, an open block takes slots from others and is of no use.
 void NewcomerNodes::TakeOpenBlock(const Sequence& sequence, uint32_t node,
                                   PrefixCache::Found& found) {
@@ -166,39 +181,39 @@ uint64_t NewcomerNodes::SlotsWanted(uint32_t node, uint32_t tokens,
 
 // Span by span. What this sequence takes on a node counts for its next span: a node holds so many
 // whole spans of one sequence as fit side by side, so that the sequence can grow to its end
-// when it is alone. Spans of which something is kept are where they were, and take their places
-// before the others.
+// when it is alone. Spans of which something is kept, or in a tier, are where they were, and take
+// their places before the others.
 std::vector<uint32_t> NewcomerNodes::PickFor(const Sequence& sequence, uint32_t lane,
                                              uint32_t found_min, bool shares) {
   const Lanes& lanes = places_.lanes;
   const bool cut = options_.span_tokens > 0;
-  const uint32_t joins = options_.SlotsAtOnce(sequence.tokens());
-  const absl::Span<const KeptSequences::Part> parts =
-      cut ? places_.kept.PartsOf(sequence) : absl::Span<const KeptSequences::Part>();
+  const bool spilled = sequence.spill != 0;  // All that it has comes back.
+  const uint32_t joins = spilled ? sequence.tokens() : options_.SlotsAtOnce(sequence.tokens());
+  const std::vector<PlacedSpan> placed = PlacedSpansOf(sequence);
   // The context that it will decode with: of all lanes, if its lane is not decided yet.
   seen_ = lanes.IsPrefill(lane) ? lanes.context_tokens() : lanes[lane].context_tokens;
   taken_.assign(options_.memory_nodes.size(), 0);
   shared_ = {};
-  if (lanes.IsPrefill(lane) || (cut && parts.empty())) {
+  if (lanes.IsPrefill(lane) || spilled || (cut && placed.empty())) {
     found_.assign(taken_.size(), {});
   } else {
     found_ = FoundOnNodes(sequence);
   }
-  for (const KeptSequences::Part& part : parts) {
-    taken_[part.node] += options_.span_tokens;
-    seen_[part.node] += std::min(options_.span_tokens, joins - part.first);
+  for (const PlacedSpan& span : placed) {
+    taken_[span.node] += options_.span_tokens;
+    seen_[span.node] += std::min(options_.span_tokens, joins - span.first);
   }
   std::vector<uint32_t> nodes;
-  auto part = parts.begin();
+  auto next_placed = placed.begin();
   const CachedBlock* above = nullptr;
   bool finds = shares;
   for (uint32_t left = joins; left > 0;) {
     const uint32_t tokens = cut ? std::min(left, options_.span_tokens) : left;
     const uint32_t first = joins - left;
     left -= tokens;
-    if (part != parts.end() && part->first == first) {
-      nodes.push_back(part->node);
-      ++part;
+    if (next_placed != placed.end() && next_placed->first == first) {
+      nodes.push_back(next_placed->node);
+      ++next_placed;
       continue;
     }
     std::vector<BlockFinder::FoundOfSpan> here;
@@ -221,7 +236,27 @@ std::vector<uint32_t> NewcomerNodes::PickFor(const Sequence& sequence, uint32_t 
       shared_.pending = finds ? 0 : std::max(shared_.pending, on_node.found.pending);
     }
   }
-  return KeptHaveRoom(parts, joins) ? nodes : std::vector<uint32_t>();
+  return PlacedHaveRoom(placed, joins) ? nodes : std::vector<uint32_t>();
+}
+
+std::vector<NewcomerNodes::PlacedSpan> NewcomerNodes::PlacedSpansOf(
+    const Sequence& sequence) const {
+  std::vector<PlacedSpan> placed;
+  if (options_.span_tokens == 0) {
+    return placed;
+  }
+  if (sequence.spill == 0) {
+    for (const KeptSequences::Part& part : places_.kept.PartsOf(sequence)) {
+      placed.push_back({.first = part.first, .node = part.node});
+    }
+    return placed;
+  }
+  uint32_t first = 0;
+  for (const uint32_t node : places_.spills.NodesOf(sequence)) {
+    placed.push_back({.first = first, .node = node});
+    first += options_.span_tokens;
+  }
+  return placed;
 }
 
 // The node of tokens [first, first + tokens). `here`: what it finds of these in the cache, if it
@@ -260,14 +295,14 @@ std::optional<uint32_t> NewcomerNodes::PickOne(const Sequence& sequence, uint32_
 }
 
 // The last span may not be full yet: from here on its tokens count alone.
-bool NewcomerNodes::KeptHaveRoom(absl::Span<const KeptSequences::Part> parts, uint32_t joins) {
-  if (!parts.empty() && parts.back().first + options_.span_tokens > joins) {
-    taken_[parts.back().node] -= parts.back().first + options_.span_tokens - joins;
+bool NewcomerNodes::PlacedHaveRoom(absl::Span<const PlacedSpan> placed, uint32_t joins) {
+  if (!placed.empty() && placed.back().first + options_.span_tokens > joins) {
+    taken_[placed.back().node] -= placed.back().first + options_.span_tokens - joins;
   }
-  return std::all_of(parts.begin(), parts.end(), [&](const KeptSequences::Part& part) {
-    const PrefixCache::Found& found = found_[part.node];
-    return HasSlots(part.node, SlotsWanted(part.node, taken_[part.node], found),
-                    places_.kv.directory().SlotsFree(part.node), found);
+  return std::all_of(placed.begin(), placed.end(), [&](const PlacedSpan& span) {
+    const PrefixCache::Found& found = found_[span.node];
+    return HasSlots(span.node, SlotsWanted(span.node, taken_[span.node], found),
+                    places_.kv.directory().SlotsFree(span.node), found);
   });
 }
 

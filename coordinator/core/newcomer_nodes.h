@@ -5,7 +5,8 @@
 //
 // One that is cut into spans has them placed one after the other. As long as it has found all of
 // its tokens, the next span may go where cached blocks with them are, on any node: that is its way
-// through the cache. From where the way ends its tokens are computed.
+// through the cache. From where the way ends its tokens are computed. One that is in spill tiers
+// goes back to where its spans were.
 //
 // Threading: one thread.   Determinism: same calls, same answers.
 
@@ -36,6 +37,9 @@ class NewcomerNodes {
   std::vector<uint32_t> Pick(const Sequence& sequence, uint32_t lane, uint32_t found_min);
   // What it finds in the cache on the nodes that were picked last, of which the first is `node`.
   PrefixCache::Found FoundWherePicked(const Sequence& sequence, uint32_t node) const;
+  // The memory nodes of the spans of one that is in spill tiers, and of its next token, with as
+  // many slots free as it takes there; empty while there are fewer.
+  std::vector<uint32_t> PlaceSpilled(Sequence& sequence, uint32_t lane);
   // Adds the open block that is kept of it on this node to what the cache has of a sequence, if
   // that follows; else drops it.
   void TakeOpenBlock(const Sequence& sequence, uint32_t node, PrefixCache::Found& found);
@@ -54,19 +58,27 @@ class NewcomerNodes {
                                const std::vector<PrefixCache::Found>& kept);
   // Whether so many tokens of a newcomer have slots there.
   bool HasRoom(uint32_t node, uint32_t tokens) const;
-  // How many slots have to be free there for so many tokens of one that finds these.
-  uint64_t SlotsWanted(uint32_t node, uint32_t tokens, const PrefixCache::Found& found) const;
 
  private:
+  // A span whose node is given: something of it is kept there, or was there before it went to spill
+  // tiers.
+  struct PlacedSpan {
+    uint32_t first = 0;  // Its first token.
+    uint32_t node = 0;
+  };
+  // Those of a sequence, in order; of one that is not cut none.
+  std::vector<PlacedSpan> PlacedSpansOf(const Sequence& sequence) const;
+  // How many slots have to be free there for so many tokens of one that finds these.
+  uint64_t SlotsWanted(uint32_t node, uint32_t tokens, const PrefixCache::Found& found) const;
   std::vector<uint32_t> PickFor(const Sequence& sequence, uint32_t lane, uint32_t found_min,
                                 bool shares);
   std::optional<uint32_t> PickOne(const Sequence& sequence, uint32_t lane, uint32_t first,
                                   uint32_t tokens, uint32_t found_min,
                                   absl::Span<const BlockFinder::FoundOfSpan> here);
   bool IsWorthSharing(const Sequence& sequence, uint32_t lane) const;
-  // Whether nodes with these parts of a newcomer have room for what it takes there (taken_, with
+  // Whether the nodes of these spans of a newcomer have room for what it takes there (taken_, with
   // the last span as if it were full).
-  bool KeptHaveRoom(absl::Span<const KeptSequences::Part> parts, uint32_t joins);
+  bool PlacedHaveRoom(absl::Span<const PlacedSpan> placed, uint32_t joins);
   // Whether so many slots are free there, or come free once the cache drops what the newcomer does
   // not find, and nobody waits for them.
   bool HasSlots(uint32_t node, uint64_t wanted, uint32_t free,

@@ -425,6 +425,7 @@ void Scheduler::OnSpilled(const plan::SpillReport& report) {
   } else if (done.was_read && sequence->restoring) {
     sequence->restoring = false;
     sequence->stored_tokens = sequence->cached_tokens;
+    impl_->kept.Stored(*sequence, 0, sequence->cached_tokens);
     impl_->spills.Drop(*sequence);
   }
 }

@@ -29,7 +29,8 @@
 //
 // With prefill lanes (prefill.mode dedicated) newcomers join the one of these with the most room in
 // its next step. It plans chunks only, at its own pace; a sequence whose prompt is done goes on in
-// one of the other lanes, which plan rows only.
+// one of the other lanes, which plan rows only. So do those that find most of their tokens, and
+// beams that continue others.
 //
 // Parts: sequence_life.h (states, queue, forks), lanes.h and node_residents.h (who runs where, and
 // what that weighs), lane_balance.h (who changes lanes), step_maker.h with row_slots.h (what a step
@@ -105,7 +106,7 @@ class Scheduler {
   //                             memory node could ever hold (slots needed and slots there).
   //         kResourceExhausted  waiting_max reached; says the limit. Not for accepted_before.
   //         kUnavailable        no memory node has joined.
-  //         kUnimplemented      a beam search where prompts run on nodes of their own.
+  //         kUnimplemented      decode_from where steps take no tokens of prompts as rows.
   // Requires: the id is not 0 and was never used. Those of a beam search's answers too.
   absl::Status Submit(SequenceRequest request);
 

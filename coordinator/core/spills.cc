@@ -16,6 +16,23 @@ constexpr uint64_t kReportTicket = UINT64_MAX - 2;
 
 SlotHolder HolderOf(uint64_t id) { return {HolderKind::kSpill, id}; }
 
+// Tokens of the holder by node.
+SpillParts PartsOf(const SequenceKv& kv, SlotHolder holder) {
+  SpillParts parts;
+  kv.VisitSpans(holder, [&parts](const SequenceKv::Span& span) {
+    if (span.tokens == 0) {
+      return;
+    }
+    auto part = std::find_if(parts.begin(), parts.end(),
+                             [&span](const SpillPart& one) { return one.node == span.node; });
+    if (part == parts.end()) {
+      part = parts.insert(part, SpillPart{.node = span.node});
+    }
+    part->tokens += span.tokens;
+  });
+  return parts;
+}
+
 }  // namespace
 
 void Spills::Reset(const std::vector<MemoryNodeShare>& nodes,
@@ -35,12 +52,16 @@ void Spills::Reset(const std::vector<MemoryNodeShare>& nodes,
 }
 
 bool Spills::Fits(const Sequence& sequence) const {
-  const Node& node = nodes_[sequence.node];
-  const uint32_t tokens = sequence.held->tokens;
-  return sequence.state == SequenceState::kDecoding && sequence.held->nodes.size() == 1 &&
-         sequence.held->released == 0 && !sequence.request.score && !sequence.request.is_beam &&
-         tokens > 0 && node.failures_in_a_row < kFailuresInARowMax &&
-         BlocksOf(sequence.node, tokens) <= node.capacity_blocks - node.used_blocks;
+  if (sequence.state != SequenceState::kDecoding || sequence.held->tokens == 0 ||
+      sequence.held->released > 0 || sequence.request.score || sequence.request.is_beam) {
+    return false;
+  }
+  const SpillParts parts = PartsOf(kv_, sequence.request.id);
+  return std::all_of(parts.begin(), parts.end(), [this](const SpillPart& part) {
+    const Node& node = nodes_[part.node];
+    return node.failures_in_a_row < kFailuresInARowMax &&
+           BlocksOf(part.node, part.tokens) <= node.capacity_blocks - node.used_blocks;
+  });
 }
 
 cost::SpillRates Spills::RatesOf(uint32_t node) const {
@@ -55,13 +76,16 @@ plan::SpillOut Spills::Out(Sequence& sequence) {
   const uint64_t id = ++ids_;
   Spill& spill = spills_[id];
   spill = {.sequence = sequence.request.id,
-           .node = sequence.node,
+           .parts = PartsOf(kv_, sequence.request.id),
+           .nodes = sequence.held->nodes,
            .tokens = sequence.held->tokens,
            .state = State::kWriting};
-  nodes_[spill.node].used_blocks += BlocksOf(spill.node, spill.tokens);
+  for (const SpillPart& part : spill.parts) {
+    nodes_[part.node].used_blocks += BlocksOf(part.node, part.tokens);
+  }
   sequence.spill = id;
-  Hold(id, spill, sequence);
-  SetLeaving(spill, spill.held);
+  Hold(id, spill, sequence, spill.tokens);
+  HoldAlone(spill);
   ++stats_.sequences_out;
   return {.spill = id, .sequence = spill.sequence, .tokens = spill.tokens};
 }
@@ -71,28 +95,29 @@ plan::SpillOut Spills::Out(Sequence& sequence) {
 plan::SpillIn Spills::In(const Sequence& sequence) {
   LAMINA_CHECK(IsStored(sequence));
   Spill& spill = spills_.at(sequence.spill);
-  const uint32_t block = nodes_[spill.node].sequence_block_tokens;
+  const uint32_t node = spill.nodes.back();
+  const uint32_t block = nodes_[node].sequence_block_tokens;
   const uint32_t tokens = std::min(spill.tokens, sequence.join_tokens - 1);
   const bool open = tokens / block == spill.tokens / block;
   spill.state = State::kReading;
-  Hold(sequence.spill, spill, sequence);
+  Hold(sequence.spill, spill, sequence, tokens);
   ++stats_.sequences_in;
   return {.spill = sequence.spill,
           .sequence = sequence.request.id,
-          .tokens = open ? tokens : tokens - OpenOf(spill.node, tokens)};
+          .tokens = open ? tokens : tokens - OpenOf(node, tokens)};
 }
 
 void Spills::Leave(Sequence& sequence) {
   if (sequence.spill != 0) {
     Spill& spill = spills_.at(sequence.spill);
     if (spill.state == State::kReading) {
-      SetLeaving(spill, spill.held);
+      HoldAlone(spill);
     }
   }
   for (const uint64_t id : std::exchange(sequence.reading, {})) {
     Spill& spill = spills_.at(id);
     spill.sequence = 0;
-    SetLeaving(spill, spill.held);
+    HoldAlone(spill);
   }
 }
 
@@ -101,21 +126,23 @@ plan::SpillOut Spills::OutBlocks(uint32_t node, const std::vector<const OpenSpan
   LAMINA_CHECK(HasRoomForBlocks(node));
   const uint64_t id = ++ids_;
   Spill& spill = spills_[id];
-  spill = {.node = node,
-           .tokens = static_cast<uint32_t>(blocks.size()) * block_tokens,
+  const uint32_t tokens = static_cast<uint32_t>(blocks.size()) * block_tokens;
+  spill = {.parts = {SpillPart{.node = node, .tokens = tokens, .held = tokens}},
+           .tokens = tokens,
            .state = State::kWriting,
            .blocks = true};
   ++nodes_[node].used_blocks;
   ++nodes_[node].run_blocks;
   ++nodes_[node].runs_writing;
-  Open(id, spill);
+  kv_.Open(HolderOf(id));
+  kv_.BeginSpan(HolderOf(id), node);
   plan::SpillOut out{.spill = id, .tokens = spill.tokens, .memory_node = node};
   for (const OpenSpan* block : blocks) {
     for (const HeldExtent& held : kv_.ShareKept(*block, HolderOf(id))) {
       out.slots.push_back(held.extent);
     }
   }
-  spill.held = spill.tokens;
+  Expect(spill);
   ++stats_.runs_out;
   return out;
 }
@@ -126,9 +153,12 @@ plan::SpillIn Spills::InBlocks(uint64_t id, Sequence& sequence, uint32_t first, 
   LAMINA_CHECK(spill.blocks && spill.state == State::kStored && skip + tokens <= spill.tokens);
   spill.state = State::kReading;
   spill.sequence = sequence.request.id;
-  Open(id, spill);
+  SpillPart& part = spill.parts.front();
+  kv_.Open(HolderOf(id));
+  kv_.BeginSpan(HolderOf(id), part.node);
   kv_.Share(sequence.request.id, first, tokens, HolderOf(id));
-  spill.held = tokens;
+  part.held = tokens;
+  Expect(spill);
   sequence.reading.push_back(id);
   ++stats_.runs_in;
   return {
@@ -138,7 +168,8 @@ plan::SpillIn Spills::InBlocks(uint64_t id, Sequence& sequence, uint32_t first, 
 void Spills::BlockLeaves(uint64_t id, uint32_t tokens) {
   Spill& spill = spills_.at(id);
   if (spill.state == State::kWriting) {
-    SetLeaving(spill, spill.leaving + tokens);
+    SpillPart& part = spill.parts.front();
+    SetLeaving(part, part.leaving + tokens);
   }
 }
 
@@ -164,7 +195,7 @@ void Spills::Drop(Sequence& sequence) {
   } else {
     entry->second.sequence = 0;
     entry->second.dropped = true;
-    SetLeaving(entry->second, entry->second.held);
+    HoldAlone(entry->second);
   }
 }
 
@@ -172,7 +203,9 @@ bool Spills::IsStored(const Sequence& sequence) const {
   return spills_.at(sequence.spill).state == State::kStored;
 }
 
-uint32_t Spills::NodeOf(const Sequence& sequence) const { return spills_.at(sequence.spill).node; }
+absl::Span<const uint32_t> Spills::NodesOf(const Sequence& sequence) const {
+  return spills_.at(sequence.spill).nodes;
+}
 
 Spills::Done Spills::Take(const plan::SpillReport& report) {
   const auto entry = spills_.find(report.spill);
@@ -188,13 +221,15 @@ Spills::Done Spills::Take(const plan::SpillReport& report) {
                   .blocks = spill.blocks ? entry->first : 0,
                   .was_read = spill.state == State::kReading,
                   .ok = !spill.failed};
-  nodes_[spill.node].runs_writing -= spill.blocks && !done.was_read ? 1 : 0;
+  for (const SpillPart& part : spill.parts) {
+    Node& node = nodes_[part.node];
+    node.runs_writing -= spill.blocks && !done.was_read ? 1 : 0;
+    node.failures_in_a_row = done.ok ? 0 : node.failures_in_a_row + 1;
+  }
   Release(entry->first, spill);
   spill.sequence = spill.blocks ? 0 : spill.sequence;
   spill.state = State::kStored;
   stats_.failures += done.ok ? 0 : 1;
-  uint32_t& failures = nodes_[spill.node].failures_in_a_row;
-  failures = done.ok ? 0 : failures + 1;
   if (!done.ok || spill.dropped) {
     Erase(entry);
   }
@@ -207,9 +242,11 @@ void Spills::Dropped(const std::vector<plan::SpillDrop>& drops) {
   for (const plan::SpillDrop& drop : drops) {
     const auto dropped = dropping_.find(drop.spill);
     LAMINA_CHECK(dropped != dropping_.end());
-    Node& node = nodes_[dropped->second.node];
-    node.used_blocks -= BlocksOf(dropped->second.node, dropped->second.tokens);
-    node.run_blocks -= dropped->second.blocks ? 1 : 0;
+    for (const SpillPart& part : dropped->second.parts) {
+      Node& node = nodes_[part.node];
+      node.used_blocks -= BlocksOf(part.node, part.tokens);
+      node.run_blocks -= dropped->second.blocks ? 1 : 0;
+    }
     dropping_.erase(dropped);
   }
 }
@@ -224,34 +261,45 @@ SpillStats Spills::stats() const {
   return stats;
 }
 
-void Spills::Open(uint64_t id, Spill& spill) {
-  kv_.Open(HolderOf(id));
-  kv_.BeginSpan(HolderOf(id), spill.node);
-  spill.reports_due = nodes_[spill.node].nodes;
+void Spills::Expect(Spill& spill) {
+  spill.reports_due = 0;
+  for (const SpillPart& part : spill.parts) {
+    spill.reports_due += part.held > 0 ? nodes_[part.node].nodes : 0;
+  }
   spill.failed = false;
   ++holders_;
 }
 
-void Spills::Hold(uint64_t id, Spill& spill, const Sequence& sequence) {
-  Open(id, spill);
-  spill.held = std::min(spill.tokens, sequence.held->tokens);
-  kv_.Share(sequence.request.id, 0, spill.held, HolderOf(id));
+void Spills::Hold(uint64_t id, Spill& spill, const Sequence& sequence, uint32_t tokens) {
+  kv_.Fork(sequence.request.id, HolderOf(id), tokens);
+  for (SpillPart& part : spill.parts) {
+    part.held = kv_.SlotsOn(HolderOf(id), part.node);
+  }
+  Expect(spill);
 }
 
 void Spills::Release(uint64_t id, Spill& spill) {
-  SetLeaving(spill, 0);
+  for (SpillPart& part : spill.parts) {
+    SetLeaving(part, 0);
+  }
   kv_.Release(HolderOf(id), kReportTicket);
   kv_.Recycle(kReportTicket);
   --holders_;
 }
 
-void Spills::SetLeaving(Spill& spill, uint32_t tokens) {
-  uint64_t& slots = nodes_[spill.node].leaving;
-  slots = slots - spill.leaving + tokens;
-  if (OpenOf(spill.node, spill.tokens) > 0) {
-    tails_leaving_ = tails_leaving_ - (spill.leaving > 0 ? 1 : 0) + (tokens > 0 ? 1 : 0);
+void Spills::HoldAlone(Spill& spill) {
+  for (SpillPart& part : spill.parts) {
+    SetLeaving(part, part.held);
   }
-  spill.leaving = tokens;
+}
+
+void Spills::SetLeaving(SpillPart& part, uint32_t tokens) {
+  uint64_t& slots = nodes_[part.node].leaving;
+  slots = slots - part.leaving + tokens;
+  if (OpenOf(part.node, part.tokens) > 0) {
+    tails_leaving_ = tails_leaving_ - (part.leaving > 0 ? 1 : 0) + (tokens > 0 ? 1 : 0);
+  }
+  part.leaving = tokens;
 }
 
 void Spills::Erase(Entry entry) {
@@ -265,21 +313,36 @@ absl::Status Spills::Audit() const {
   uint32_t holders = 0;
   uint32_t tails = 0;
   for (const auto& [id, spill] : spills_) {
-    Node& node = counted[spill.node];
-    node.used_blocks += BlocksOf(spill.node, spill.tokens);
-    tails += spill.leaving > 0 && OpenOf(spill.node, spill.tokens) > 0 ? 1 : 0;
-    node.run_blocks += spill.blocks ? 1 : 0;
-    node.runs_writing += spill.blocks && spill.state == State::kWriting ? 1 : 0;
-    node.leaving += spill.leaving;
-    holders += spill.state == State::kStored ? 0 : 1;
-    if (spill.state == State::kStored &&
-        (spill.dropped || (spill.sequence == 0) != spill.blocks || spill.leaving > 0)) {
+    const bool stored = spill.state == State::kStored;
+    uint32_t tokens = 0;
+    uint32_t leaving = 0;
+    for (const SpillPart& part : spill.parts) {
+      Node& node = counted[part.node];
+      node.used_blocks += BlocksOf(part.node, part.tokens);
+      node.run_blocks += spill.blocks ? 1 : 0;
+      node.runs_writing += spill.blocks && spill.state == State::kWriting ? 1 : 0;
+      node.leaving += part.leaving;
+      tails += part.leaving > 0 && OpenOf(part.node, part.tokens) > 0 ? 1 : 0;
+      tokens += part.tokens;
+      leaving += part.leaving;
+      if (!stored && kv_.SlotsOn(HolderOf(id), part.node) != part.held) {
+        return absl::InternalError(
+            absl::StrCat("spill ", id, " moves others than it holds on node ", part.node));
+      }
+    }
+    holders += stored ? 0 : 1;
+    if (tokens != spill.tokens) {
+      return absl::InternalError(absl::StrCat("spill ", id, " is not all in tiers"));
+    }
+    if (stored && (spill.dropped || (spill.sequence == 0) != spill.blocks || leaving > 0)) {
       return absl::InternalError(absl::StrCat("spill ", id, " is of nobody"));
     }
   }
   for (const auto& [id, spill] : dropping_) {
-    counted[spill.node].used_blocks += BlocksOf(spill.node, spill.tokens);
-    counted[spill.node].run_blocks += spill.blocks ? 1 : 0;
+    for (const SpillPart& part : spill.parts) {
+      counted[part.node].used_blocks += BlocksOf(part.node, part.tokens);
+      counted[part.node].run_blocks += spill.blocks ? 1 : 0;
+    }
   }
   for (size_t node = 0; node < nodes_.size(); ++node) {
     const Node& kept = nodes_[node];

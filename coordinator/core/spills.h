@@ -14,6 +14,9 @@
 // nobody gets them even if the sequence leaves or ends meanwhile. What is dropped then is forgotten
 // by the nodes once they have reported.
 //
+// A sequence that is cut into spans goes to the tiers of all nodes that have some of it, or to
+// none, and comes back to the same nodes.
+//
 // Where K and V are INT8 the open block of a sequence goes with its closed ones, out of its tail on
 // the node, which is nobody else's before the node has reported, either (tails_leaving()).
 //
@@ -25,7 +28,9 @@
 #include <map>
 #include <vector>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
+#include "absl/types/span.h"
 #include "coordinator/core/scheduler_options.h"
 #include "coordinator/core/sequence.h"
 #include "coordinator/core/sequence_kv.h"
@@ -45,6 +50,15 @@ struct SpillStats {
   uint32_t runs = 0;           // Runs that tiers have room taken for, now.
 };
 
+// What one memory node has of a spill.
+struct SpillPart {
+  uint32_t node = 0;
+  uint32_t tokens = 0;   // That it writes, or has written.
+  uint32_t held = 0;     // Those of them that its holder has,
+  uint32_t leaving = 0;  // and those whose slots its holder alone keeps.
+};
+using SpillParts = absl::InlinedVector<SpillPart, 1>;
+
 class Spills {
  public:
   explicit Spills(SequenceKv& kv) : kv_(kv) {}
@@ -56,9 +70,9 @@ class Spills {
   // How fast prompts were computed of late, which `RatesOf()` are told with.
   void SetPromptRate(double tokens_per_second) { prompt_tokens_per_second_ = tokens_per_second; }
 
-  // Whether the tier of the sequence's node has room for all of it, and the sequence is one that
-  // can go on from there: it decodes, and has all its slots. Nothing fits in a tier that has failed
-  // so many times in a row, until the next epoch.
+  // Whether the tiers of all nodes that have some of the sequence have room for that, and the
+  // sequence is one that can go on from there: it decodes, and has all its slots. Nothing fits in a
+  // tier that has failed so many times in a row, until the next epoch.
   static constexpr uint32_t kFailuresInARowMax = 3;
   bool Fits(const Sequence& sequence) const;
   // Whether another run of blocks may be written now, and whether it has room: no more than so many
@@ -78,7 +92,8 @@ class Spills {
   // Before the sequence gives up its slots, in the plan that carries its leave. Requires: it
   // Fits().
   plan::SpillOut Out(Sequence& sequence);
-  // The sequence has joined, with slots of its own for all its tokens. Requires: IsStored().
+  // The sequence has joined, with slots of its own for all its tokens, its spans where they were.
+  // Requires: IsStored().
   plan::SpillIn In(const Sequence& sequence);
   // A sequence that was to be read back has left before it was: it is again as before In(), and so
   // are the blocks that were to be read for it.
@@ -100,9 +115,9 @@ class Spills {
   // Nobody needs them any more. Nothing, if there are none.
   void DropBlocks(uint64_t spill);
 
-  // Whether a sequence that has a spill can be read back now, and where.
+  // Whether a sequence that has a spill can be read back now, and where: a node for each span.
   bool IsStored(const Sequence& sequence) const;
-  uint32_t NodeOf(const Sequence& sequence) const;
+  absl::Span<const uint32_t> NodesOf(const Sequence& sequence) const;
 
   // What a report ends.
   struct Done {
@@ -132,15 +147,14 @@ class Spills {
  private:
   enum class State : uint8_t { kWriting, kStored, kReading };
   struct Spill {
-    plan::SequenceId sequence = 0;  // Whose it is; of blocks who reads them.
-    uint32_t node = 0;
+    plan::SequenceId sequence = 0;           // Whose it is; of blocks who reads them.
+    SpillParts parts;                        // One for each node that has some of it.
+    absl::InlinedVector<uint32_t, 2> nodes;  // A sequence's, one for each span.
     uint32_t tokens = 0;
     State state = State::kWriting;
     bool blocks = false;   // It is of cached blocks.
     bool dropped = false;  // It is to be dropped once nodes have reported.
     bool failed = false;   // A node has said so.
-    uint32_t leaving = 0;  // Tokens whose slots its holder alone keeps.
-    uint32_t held = 0;     // Tokens that its holder has.
     uint32_t reports_due = 0;
   };
   struct Node {
@@ -165,10 +179,13 @@ class Spills {
     const uint32_t open = OpenOf(node, tokens);
     return plan::SpillBlocksOf(tokens - open) + plan::SpillTailBlocksOf(open);
   }
-  void Open(uint64_t id, Spill& spill);
-  void Hold(uint64_t id, Spill& spill, const Sequence& sequence);
+  // Its holder has the slots that are moved: each node that has some of them reports.
+  void Expect(Spill& spill);
+  void Hold(uint64_t id, Spill& spill, const Sequence& sequence, uint32_t tokens);
   void Release(uint64_t id, Spill& spill);
-  void SetLeaving(Spill& spill, uint32_t tokens);
+  // Nobody but its holder has the slots any more.
+  void HoldAlone(Spill& spill);
+  void SetLeaving(SpillPart& part, uint32_t tokens);
   void Erase(Entry entry);
 
   SequenceKv& kv_;

@@ -16,7 +16,7 @@ from pathlib import Path
 import bundle
 import settings as config
 from cluster import Cluster, make_token, on_all, own_address_towards
-from host import SshHost, bracketed
+from host import AS_TEXT, SshHost, bracketed
 from output import Failure, HostFailure, say
 
 PAIR_SECONDS = 30
@@ -120,7 +120,7 @@ def _ask(host, address):
     line = f"{shlex.quote(host.bin)}/lamina doctor --json --only-peer --cluster {shlex.quote(host.file)} --peer {shlex.quote(address)} --cluster-token-file "
     line += shlex.quote(host.token)
     try:
-        result = subprocess.run(host.words(line), stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=PAIR_SECONDS)
+        result = subprocess.run(host.words(line), stdin=subprocess.DEVNULL, **AS_TEXT, timeout=PAIR_SECONDS)
         return {finding["check"]: finding for finding in json.loads(result.stdout) }
     except (ValueError, subprocess.TimeoutExpired):
         return {"peer": {"check": "peer", "state": "fail", "found": f"no answer within {PAIR_SECONDS} s", "fix": "try by hand: " + line}}

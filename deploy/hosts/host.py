@@ -20,6 +20,8 @@ SSH_OPTIONS = ("-o", "BatchMode=yes", "-o", f"ConnectTimeout={CONNECT_SECONDS}",
                "-o", "ServerAliveCountMax=3")
 COMMAND_SECONDS = 300
 SSH_FAILED = 255
+# Daemons and `lamina` write UTF-8 in every locale. A log may have any bytes: those that are no text are shown as \xe9.
+AS_TEXT = {"capture_output": True, "encoding": "utf-8", "errors": "backslashreplace"}
 # What every login shell takes as it stands between single quotes. Not so line ends and ! in csh, and \ in fish.
 PLAIN_BYTES = frozenset(range(ord(" "), ord("~") + 1)) - frozenset(b"'\\!")
 
@@ -54,8 +56,7 @@ class Host:
 
     def _host_sh(self, words, timeout):
         try:
-            return subprocess.run(["sh", str(HOST_SH), *words], stdin=subprocess.DEVNULL, capture_output=True, text=True,
-                                  timeout=timeout)
+            return subprocess.run(["sh", str(HOST_SH), *words], stdin=subprocess.DEVNULL, **AS_TEXT, timeout=timeout)
         except subprocess.TimeoutExpired:
             raise self.silent(timeout, words[0]) from None
 
@@ -141,8 +142,8 @@ class SshHost(Host):
 
     def _host_sh(self, words, timeout):
         try:
-            result = subprocess.run(self.words("exec sh -s -- " + shlex.join(words)), input=HOST_SH.read_text(),
-                                    capture_output=True, text=True, timeout=timeout)
+            result = subprocess.run(self.words("exec sh -s -- " + shlex.join(words)), input=HOST_SH.read_text(), **AS_TEXT,
+                                    timeout=timeout)
         except subprocess.TimeoutExpired:
             raise self.silent(timeout, words[0]) from None
         if result.returncode == SSH_FAILED:

@@ -9,6 +9,7 @@ import subprocess
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from host import AS_TEXT
 from output import Failure, Usage
 
 REPO = Path(__file__).resolve().parents[2]
@@ -72,7 +73,7 @@ class ClusterFile:
         words = [str(settings.bin / "lamina"), "config", "--json", "--cluster", str(path)]
         for override in overrides:
             words += ["--set", override]
-        result = subprocess.run(words, capture_output=True, text=True)
+        result = subprocess.run(words, **AS_TEXT)
         if result.returncode != 0:
             raise Failure(_reason_of(result))
         try:

@@ -9,6 +9,7 @@ import ssl
 import subprocess
 import time
 
+from host import AS_TEXT
 from output import say
 
 # A state that fails may be of before a daemon was started again.
@@ -58,8 +59,7 @@ class Client:
 
     def state(self):
         """"serving", "waiting for m1", ...; empty without an answer."""
-        result = subprocess.run([*self.command, "--json", "--server", self.address], capture_output=True, text=True,
-                                env=self.environment)
+        result = subprocess.run([*self.command, "--json", "--server", self.address], **AS_TEXT, env=self.environment)
         try:
             return json.loads(result.stdout)["state"] if result.returncode == 0 else ""
         except (ValueError, KeyError):

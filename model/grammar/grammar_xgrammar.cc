@@ -16,6 +16,7 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "common/foreign_text.h"
 #include "common/log.h"
 #include "common/status_macros.h"
 #include "model/grammar/grammar_budget.h"
@@ -129,7 +130,7 @@ std::string Reason(const std::exception& error) {
   constexpr size_t kBytesMax = 400;  // It may quote the whole form.
   std::string text = error.what();
   if (text.size() > kBytesMax) {
-    text = text.substr(0, kBytesMax) + " ...";
+    text = absl::StrCat(WholeCharacters(text, kBytesMax), " ...");
   }
   text = std::string(absl::StripTrailingAsciiWhitespace(text));
   const size_t check = text.find("Check failed: ");

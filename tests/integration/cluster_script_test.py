@@ -19,6 +19,7 @@ from pathlib import Path
 
 from harness import BIN, REPO, cluster_file
 
+ASCII_ONLY = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}  # What programs write is UTF-8 there, too.
 # Takes the real command for all but status, which says what the file `state` says; not to who would speak TLS.
 LAMINA = """#!/bin/bash
 if [[ $1 == status ]]; then
@@ -29,7 +30,7 @@ else
 fi
 """
 
-# Becomes ready and waits for SIGTERM; or does what the file `NAME.fault` says.
+# Becomes ready and waits for SIGTERM; or does what the file `NAME.fault` says. What it says as it exits is not all UTF-8.
 DAEMON = """#!/bin/bash
 while (($#)); do
   case $1 in
@@ -41,7 +42,7 @@ done
 echo "$name begins"
 fault=$(cat {dir}/$name.fault 2> /dev/null)
 if [[ $fault == exit ]]; then
-  echo "$name: no such device"
+  printf '%s: no such device, or it is called \\xe9\\n' "$name"
   exit 1
 fi
 if [[ $fault == deaf ]]; then
@@ -137,11 +138,11 @@ class ClusterScriptTest(unittest.TestCase):
         self.assertEqual(result.returncode, 0, result.stderr)
 
     def test_a_node_that_cannot_serve_is_not_waited_for(self):
-        for state, shown in (("m1 failed: no room for its windows", "m1"),
+        for state, shown in (("m1 failed: no room for its windows in /données", "m1"),
                              ("cannot serve: 4 memory nodes for 3 KV heads", "coordinator")):
             with self.subTest(state):
                 (self.directory / "state").write_text(state)
-                result = self.script("up", "--wait", "100")
+                result = self.script("up", "--wait", "100", env=ASCII_ONLY)
                 self.assertEqual(result.returncode, 1)
                 self.assertIn(state, result.stderr)
                 self.assertIn(f"end of {self.state}/{shown}.log", result.stderr)
@@ -308,7 +309,7 @@ class ClusterScriptTest(unittest.TestCase):
             fault.unlink()
             self.assertEqual(result.returncode, 1, name)
             self.assertIn(f"{name} ended", result.stderr)
-            self.assertIn(f"{name}: no such device", result.stderr)
+            self.assertIn(f"{name}: no such device, or it is called \\xe9", result.stderr)
             self.assertEqual(self.pids(), {}, "what was started is stopped")
 
     def test_a_cluster_that_does_not_serve_in_time_says_what_it_waits_for(self):
@@ -402,10 +403,10 @@ class ClusterScriptTest(unittest.TestCase):
         self.assertIn("--set gateway.listen=127.0.0.1:0", result.stderr)
 
     def test_a_missing_model_says_how_to_get_it(self):
-        self.model.unlink()
-        result = self.script("up")
+        self.file.write_text(cluster_file(model="modèle.gguf"))
+        result = self.script("up", env=ASCII_ONLY)
         self.assertEqual(result.returncode, 1)
-        self.assertIn("the model 'model.gguf' is not there", result.stderr)
+        self.assertIn("the model 'modèle.gguf' is not there", result.stderr)
         self.assertIn("deploy/get_model.sh", result.stderr)
 
     def test_a_wrong_key_is_named(self):

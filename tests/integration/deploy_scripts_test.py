@@ -198,6 +198,16 @@ class DeployScriptsTest(unittest.TestCase):
         self.assertIn("The cluster runs at 127.0.0.1:7999", again.stdout)
         self.assertEqual(self.run_script("cluster.sh", "down", "--grace", "1").returncode, 0)
 
+    def test_scripts_find_their_own_folder_whatever_cdpath_says(self):
+        other = self.folder / "other"
+        (other / "deploy").mkdir(parents=True)
+        for folders in (".", str(other), f":.:{other}"):
+            for script, *arguments in (("cluster.sh", "--help"), ("install_packages.sh", "--list")):
+                with self.subTest(script, folders=folders):
+                    done = subprocess.run([f"deploy/{script}", *arguments], capture_output=True, text=True, cwd=self.repository,
+                                          timeout=120, env={**os.environ, "CDPATH": folders})
+                    self.assertEqual((done.returncode, done.stderr), (0, ""))
+
     def builds(self, repository=None, **variables):
         """What cmake was asked for by a build."""
         log = self.folder / "cmake.log"

@@ -4,8 +4,11 @@
 
 import asyncio
 import json
+import tempfile
 import unittest
+import urllib.error
 import urllib.request
+from pathlib import Path
 
 from harness import MODEL as MODEL_FILE, Cluster, json_lines, require_model, run_in_environment
 
@@ -308,6 +311,57 @@ class GatewayClientTest(unittest.TestCase):
         self.assertEqual(sums, sorted(sums, reverse=True))
         chat = self.chat(extra_body={"use_beam_search": True, "early_stopping": "never"})
         self.assertTrue(chat.choices[0].message.content)
+
+    def post(self, path, body):
+        """The HTTP status, and the body of the answer."""
+        request = urllib.request.Request(self.url + path, json.dumps({"model": MODEL, **body}).encode(),
+                                         {"Content-Type": "application/json"})
+        try:
+            with urllib.request.urlopen(request, timeout=60) as answer:
+                return answer.status, json.load(answer)
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, json.load(error)
+
+    def test_a_batch_chooses_among_answers_as_the_gateway_does(self):
+        plain = {"prompt": PROMPT, "max_tokens": 12}
+        beams = {**plain, "use_beam_search": True}
+        asked = {
+            "beams": beams,
+            "beams of all words": {**beams, "beam_width": 5, "n": 3, "length_penalty": 0.5, "early_stopping": "never"},
+            "beams of a chat": {"messages": CHAT, "max_tokens": 12, "use_beam_search": True, "n": 2},
+            "best of": {**plain, "best_of": 3, "temperature": 1, "seed": 3, "top_p": 1, "top_k": 0},
+            "too wide": {**beams, "beam_width": 11},
+            "too narrow": {**beams, "beam_width": 2, "n": 3},
+            "hot": {**beams, "temperature": 0.5},
+            "with a stop": {**beams, "stop": "x"},
+            "no search": {**plain, "length_penalty": 2},
+            "less than n": {**plain, "n": 3, "best_of": 2}}
+
+        def path_of(body):
+            return "/chat/completions" if "messages" in body else "/completions"
+
+        def shown(status, body):
+            if "error" in body:
+                return status, body["error"]
+            choices = [(choice["index"], choice["text"] if "text" in choice else choice["message"]["content"],
+                        choice["finish_reason"]) for choice in body["choices"]]
+            return status, choices, body["usage"]["completion_tokens"]
+
+        with tempfile.TemporaryDirectory() as folder:
+            lines, results = Path(folder, "in.jsonl"), Path(folder, "out.jsonl")
+            lines.write_text("".join(json.dumps({"custom_id": name, "method": "POST", "url": f"/v1{path_of(body)}",
+                                                 "body": {"model": MODEL, **body}}) + "\n"
+                                     for name, body in asked.items()))
+            done = self.cluster.lamina("batch", "--input", lines, "--output", results)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            found = {result["custom_id"]: result["response"] for result in json_lines(results.read_text())}
+        self.assertEqual(set(found), set(asked))
+        for name, body in asked.items():
+            with self.subTest(name):
+                status, answer = self.post(path_of(body), body)
+                self.assertEqual(status, 400 if name in list(asked)[4:] else 200)
+                self.assertEqual(shown(found[name]["status_code"], found[name]["body"]), shown(status, answer))
 
     def test_errors_name_what_is_wrong(self):
         bad = openai.BadRequestError

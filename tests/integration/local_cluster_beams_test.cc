@@ -6,6 +6,9 @@
 
 #include <map>
 #include <memory>
+#include <string>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -17,7 +20,6 @@ namespace lamina::test_support {
 namespace {
 
 using coordinator::GenerateSpec;
-using ::testing::HasSubstr;
 
 GenerateSpec Search(std::vector<TokenId> prompt, uint32_t max_tokens, BeamParams beams,
                     uint32_t answers) {
@@ -153,8 +155,8 @@ TEST_F(LocalClusterBeamsTest, HowTheClusterIsMadeDoesNotShow) {
     LocalClusterOptions options = Options();
     options.memory_nodes = 2;
     mode.apply(options);
-    if (options.shards > 1 || mode.name == "dedicated") {
-      continue;  // Sums of their own; refused, below.
+    if (options.shards > 1) {
+      continue;  // Sums of their own.
     }
     ExpectBits(mode.name, options);
   }
@@ -169,14 +171,16 @@ TEST_F(LocalClusterBeamsTest, HowTheClusterIsMadeDoesNotShow) {
 
 // Other requests during the searches take slots, so that beams wait and are computed anew.
 TEST_F(LocalClusterBeamsTest, FullMemoryNodesAndOtherRequestsDoNotShow) {
-  for (const bool pool_of_replicas : {false, true}) {
-    SCOPED_TRACE(pool_of_replicas);
+  for (const auto& [pool_of_replicas, prefill_nodes] :
+       {std::pair(false, 0u), {true, 0u}, {false, 1u}}) {
+    SCOPED_TRACE(absl::StrCat(pool_of_replicas, ", ", prefill_nodes, " nodes for prompts"));
     LocalClusterOptions options = Options();
     options.slots = pool_of_replicas ? 340 : 420;
     options.sequence_tokens_max = 330;
     options.prefix_cache = false;
     options.local = pool_of_replicas;
     options.compute_nodes = options.lanes = pool_of_replicas ? 2 : 1;
+    options.prefill_nodes = prefill_nodes;
     const std::unique_ptr<LocalCluster> cluster = MakeCluster(options);
     ASSERT_NE(cluster, nullptr);
     std::vector<GenerateSpec> specs = Searches();
@@ -193,14 +197,27 @@ TEST_F(LocalClusterBeamsTest, FullMemoryNodesAndOtherRequestsDoNotShow) {
   }
 }
 
-TEST_F(LocalClusterBeamsTest, WithNodesForPromptsASearchIsRefused) {
-  LocalClusterOptions options = Options();
-  options.prefill_nodes = 1;
-  const std::unique_ptr<LocalCluster> cluster = MakeCluster(options);
-  ASSERT_NE(cluster, nullptr);
-  const absl::Status status = cluster->Generate(Searches()[0]).status;
-  EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented);
-  EXPECT_THAT(status.message(), HasSubstr("prefill.mode dedicated"));
+// Prompts are chunks on these; beams are rows on the nodes that decode.
+TEST_F(LocalClusterBeamsTest, NodesForPromptsDoNotShow) {
+  for (const auto& [partition, nodes, lanes, chunk, kept] :
+       {std::tuple{Partition::kRequest, 1u, 2u, 64u, false},
+        {Partition::kRequest, 2u, 3u, 16u, true},
+        {Partition::kHead, 1u, 2u, 512u, true},
+        {Partition::kTokenRange, 2u, 2u, 64u, true}}) {
+    LocalClusterOptions options = Options();
+    options.prefill_nodes = nodes;
+    options.compute_nodes = nodes;
+    options.memory_nodes = 2;
+    options.partition = partition;
+    options.lanes = lanes;
+    options.chunk_tokens = chunk;
+    options.prefix_cache = kept;
+    options.memory_plan_delay = Micros(200);
+    ExpectBits(absl::StrCat("partition ", static_cast<int>(partition), ", ", nodes,
+                            " nodes of either kind, ", lanes, " lanes, chunks of ", chunk,
+                            ", prefix cache ", kept),
+               options);
+  }
 }
 
 }  // namespace

@@ -27,27 +27,42 @@ LocalClusterOptions Cramped() {
           .prefix_cache = false};
 }
 
+// Spans of 256 tokens. Requests with these more tokens grow into a second one of up to 150, which
+// goes to the other node: there are 44 slots behind another sequence's first span.
+constexpr uint32_t kMoreTokens = 240;
+
+void CutIntoSpans(LocalClusterOptions& options) {
+  options.memory_nodes = 2;
+  options.slots = 300;
+  options.partition = Partition::kTokenRange;
+  options.sequence_tokens_max = 420;
+}
+
 LocalClusterOptions Roomy() {
   return {.model = SmallModel(), .sequence_tokens_max = 256, .prefix_cache = false};
 }
 
-std::vector<GenerateSpec> Requests() {
+std::vector<GenerateSpec> Requests(uint32_t more_tokens = 0) {
   std::vector<GenerateSpec> specs;
   for (uint32_t i = 0; i < 16; ++i) {
-    std::vector<TokenId> prompt = RandomPrompt(1 + 5 * i, 100 + i);
+    std::vector<TokenId> prompt = RandomPrompt(1 + 5 * i + more_tokens, 100 + i);
     specs.push_back(i % 2 == 0 ? Greedy(std::move(prompt), 90) : Sampled(std::move(prompt), 90, i));
   }
   return specs;
 }
 
 // Shards add up in an order of their own, so that only a cluster of as many has the same bits.
-std::vector<GenerateResult> Expected(uint32_t shards = 1, bool int8 = false) {
+std::vector<GenerateResult> Expected(uint32_t shards = 1, bool int8 = false,
+                                     uint32_t more_tokens = 0) {
   LocalClusterOptions options = Roomy();
   options.shards = shards;
   options.compute_nodes = shards;
   options.int8 = int8;
+  options.sequence_tokens_max += more_tokens;
+  options.slots += 16 * more_tokens;
   const std::unique_ptr<LocalCluster> cluster = MakeCluster(options);
-  return cluster == nullptr ? std::vector<GenerateResult>() : cluster->GenerateMany(Requests());
+  return cluster == nullptr ? std::vector<GenerateResult>()
+                            : cluster->GenerateMany(Requests(more_tokens));
 }
 
 telemetry::SpillCount CountOf(LocalCluster& cluster, const std::string& node = "m0") {
@@ -57,6 +72,8 @@ telemetry::SpillCount CountOf(LocalCluster& cluster, const std::string& node = "
 struct SpillMode {
   std::string name;
   void (*apply)(LocalClusterOptions& options);
+  bool converses = true;     // Its cached blocks are copied, which conversations always have.
+  uint32_t more_tokens = 0;  // In each prompt.
 };
 
 const std::vector<SpillMode>& Modes() {
@@ -120,26 +137,56 @@ const std::vector<SpillMode>& Modes() {
          options.int8 = true;
          options.fetch_bytes = 2 << 20;
        }},
-      {"prefix_cache", [](LocalClusterOptions& options) { options.prefix_cache = true; }}};
+      {"prefix_cache", [](LocalClusterOptions& options) { options.prefix_cache = true; }, false},
+      {"token_range", CutIntoSpans, false, kMoreTokens},
+      {"token_range_lanes",
+       [](LocalClusterOptions& options) {
+         CutIntoSpans(options);
+         options.lanes = 2;
+       },
+       false, kMoreTokens},
+      {"token_range_fetch_heads",
+       [](LocalClusterOptions& options) {
+         CutIntoSpans(options);
+         options.fetch_bytes = 2 << 20;
+       },
+       false, kMoreTokens},
+      {"token_range_prefix_cache",
+       [](LocalClusterOptions& options) {
+         CutIntoSpans(options);
+         options.prefix_cache = true;
+       },
+       false, kMoreTokens}};
   return modes;
+}
+
+std::vector<size_t> ModesThatConverse() {
+  std::vector<size_t> converse;
+  for (size_t i = 0; i < Modes().size(); ++i) {
+    if (Modes()[i].converses) {
+      converse.push_back(i);
+    }
+  }
+  return converse;
 }
 
 class SpillTest : public ::testing::TestWithParam<size_t> {};
 
 TEST_P(SpillTest, SpilledIsAsUndisturbed) {
   LocalClusterOptions options = Cramped();
-  Modes()[GetParam()].apply(options);
+  const SpillMode& mode = Modes()[GetParam()];
+  mode.apply(options);
   const std::unique_ptr<LocalCluster> cluster = MakeCluster(options);
   ASSERT_NE(cluster, nullptr);
 
-  std::vector<GenerateSpec> requests = Requests();
+  std::vector<GenerateSpec> requests = Requests(mode.more_tokens);
   for (size_t i = 0; i < requests.size() && !options.policies.empty(); ++i) {
     requests[i].policy = options.policies[i / 2 % options.policies.size()];
   }
 
   const std::vector<GenerateResult> results = cluster->GenerateMany(requests);
 
-  ExpectSame(results, Expected(options.shards, options.int8));
+  ExpectSame(results, Expected(options.shards, options.int8, mode.more_tokens));
   EXPECT_TRUE(cluster->WaitForNoSlots().ok());
   const core::SpillStats spills = cluster->engine().GetStatus().scheduler.spills;
   EXPECT_GT(spills.sequences_out, 0u);
@@ -153,6 +200,50 @@ TEST_P(SpillTest, SpilledIsAsUndisturbed) {
 
 INSTANTIATE_TEST_SUITE_P(Modes, SpillTest, ::testing::Range(size_t{0}, Modes().size()),
                          [](const auto& tested) { return Modes()[tested.param].name; });
+
+// A sequence with spans on both nodes goes to both tiers, and comes back from both.
+TEST(SpillTest, SpansGoToTheTiersOfTheirNodes) {
+  LocalClusterOptions options = Cramped();
+  CutIntoSpans(options);
+  const std::unique_ptr<LocalCluster> cluster = MakeCluster(options);
+  ASSERT_NE(cluster, nullptr);
+
+  ExpectSame(cluster->GenerateMany(Requests(kMoreTokens)),
+             Expected(/*shards=*/1, /*int8=*/false, kMoreTokens));
+
+  EXPECT_TRUE(cluster->WaitForNoSlots().ok());
+  const core::SpillStats spills = cluster->engine().GetStatus().scheduler.spills;
+  const telemetry::SpillCount first = CountOf(*cluster, "m0");
+  const telemetry::SpillCount second = CountOf(*cluster, "m1");
+  EXPECT_GT(first.sequences_out + second.sequences_out, spills.sequences_out);
+  EXPECT_GT(first.sequences_in + second.sequences_in, spills.sequences_in);
+  EXPECT_EQ(spills.failures, 0u);
+}
+
+// What one of its nodes cannot bring back is recomputed as a whole.
+TEST(SpillTest, ABadDiskOfOneNodeChangesNoTokenOfASequenceThatIsCut) {
+  for (const bool write : {false, true}) {
+    LocalClusterOptions options = Cramped();
+    CutIntoSpans(options);
+    uint32_t disks = 0;
+    options.spill_disk = [&disks, write] {
+      const bool bad = disks++ == 1;
+      return std::make_unique<MemorySpillDisk>([bad, write](bool writes, uint64_t number) {
+        return MemorySpillDisk::Fault{.error = bad && writes == write && number % 2 == 1 ? EIO : 0};
+      });
+    };
+    const std::unique_ptr<LocalCluster> cluster = MakeCluster(options);
+    ASSERT_NE(cluster, nullptr);
+
+    ExpectSame(cluster->GenerateMany(Requests(kMoreTokens)),
+               Expected(/*shards=*/1, /*int8=*/false, kMoreTokens));
+
+    EXPECT_TRUE(cluster->WaitForNoSlots().ok());
+    EXPECT_GT(CountOf(*cluster, "m0").failures + CountOf(*cluster, "m1").failures, 0u);
+    EXPECT_GT(cluster->engine().GetStatus().scheduler.spills.failures, 0u);
+    EXPECT_EQ(cluster->engine().GetStatus().epoch, 1u) << "the epoch goes on";
+  }
+}
 
 struct DiskFault {
   std::string name;
@@ -365,7 +456,7 @@ TEST_P(ConversationsTest, BlocksThatWereReadBackAreAsUndisturbed) {
   EXPECT_EQ(count.failures, 0u);
 }
 
-INSTANTIATE_TEST_SUITE_P(Modes, ConversationsTest, ::testing::Range(size_t{0}, Modes().size() - 1),
+INSTANTIATE_TEST_SUITE_P(Modes, ConversationsTest, ::testing::ValuesIn(ModesThatConverse()),
                          [](const auto& tested) { return Modes()[tested.param].name; });
 
 TEST_P(SpillFaultTest, ABadDiskChangesNoTokenOfAConversation) {
@@ -414,27 +505,36 @@ TEST(SpillTest, CopiesOfBlocksGoWithTheirEpoch) {
 
 // What a node had spilled goes with its epoch.
 TEST(SpillTest, SpilledSequencesOutliveAnEpoch) {
-  LocalClusterOptions options = Cramped();
-  options.memory_nodes = 2;
-  options.slots = 260;
-  const std::unique_ptr<LocalCluster> cluster = MakeCluster(options);
-  ASSERT_NE(cluster, nullptr);
-  std::vector<std::shared_ptr<LocalRequest>> requests;
-  for (const GenerateSpec& spec : Requests()) {
-    requests.push_back(cluster->Start(spec));
-  }
-  requests[2]->WaitForTokens(60);
-  cluster->Detach("m1");
-  ASSERT_TRUE(cluster->WaitForEpoch(2).ok());
-  cluster->Attach("m1");
+  for (const bool cut : {false, true}) {
+    SCOPED_TRACE(cut ? "token_range" : "request");
+    const uint32_t more_tokens = cut ? kMoreTokens : 0;
+    LocalClusterOptions options = Cramped();
+    options.memory_nodes = 2;
+    options.slots = 260;
+    if (cut) {
+      CutIntoSpans(options);
+      options.slots = 560;  // The node that stays has room for two spans, as a request needs.
+    }
+    const std::unique_ptr<LocalCluster> cluster = MakeCluster(options);
+    ASSERT_NE(cluster, nullptr);
+    std::vector<std::shared_ptr<LocalRequest>> requests;
+    for (const GenerateSpec& spec : Requests(more_tokens)) {
+      requests.push_back(cluster->Start(spec));
+    }
+    requests[2]->WaitForTokens(60);
+    EXPECT_GT(cluster->engine().GetStatus().scheduler.spills.sequences_out, 0u);
+    cluster->Detach("m1");
+    ASSERT_TRUE(cluster->WaitForEpoch(2).ok());
+    cluster->Attach("m1");
 
-  std::vector<GenerateResult> results;
-  for (const auto& request : requests) {
-    results.push_back(request->Wait());
-  }
+    std::vector<GenerateResult> results;
+    for (const auto& request : requests) {
+      results.push_back(request->Wait());
+    }
 
-  ExpectSame(results, Expected());
-  EXPECT_TRUE(cluster->WaitForNoSlots().ok());
+    ExpectSame(results, Expected(/*shards=*/1, /*int8=*/false, more_tokens));
+    EXPECT_TRUE(cluster->WaitForNoSlots().ok());
+  }
 }
 
 }  // namespace

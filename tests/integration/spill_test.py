@@ -115,7 +115,7 @@ class SpillTest(unittest.TestCase):
                 pass
 
     def test_settings_that_are_not_served_are_refused_by_name(self):
-        for key, value in (("policy", "fetch_recompute"), ("partition", "token_range")):
+        for key, value in (("policy", "fetch_recompute"), ("policy", "fetch_hybrid")):
             with self.subTest(key=key), self.assertRaisesRegex(harness.ClusterError, f"memory.N.spill is not served.*{value}"):
                 self.cluster(**{key: value})
 

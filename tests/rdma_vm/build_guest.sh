@@ -5,7 +5,7 @@
 # generic kernel. The package is downloaded and unpacked, never installed. Does nothing when OUT is
 # of the kernel that apt offers now, and of these scripts.
 set -euo pipefail
-here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+here=$(CDPATH='' cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 out=$1
 mkdir -p "$out"
 

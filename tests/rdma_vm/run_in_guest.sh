@@ -5,7 +5,7 @@
 # the programs of BUILD. Where the guest cannot start it says why, and is left out (77), or fails if
 # LAMINA_REQUIRE_RDMA_VM is 1.
 set -euo pipefail
-here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+here=$(CDPATH='' cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 build=$(readlink -f "$1")
 script=$2
 guest=$build/rdma_vm/guest

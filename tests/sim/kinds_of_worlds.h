@@ -33,4 +33,12 @@ inline SimOptions WorldOfSpills(uint64_t seed, bool kept, PlantedBug bug = Plant
           .resumed = seed % 11 == 0};
 }
 
+inline SimOptions WorldOfSpilledSpans(uint64_t seed, bool kept,
+                                      PlantedBug bug = PlantedBug::kNone) {
+  SimOptions world = WorldOfSpills(seed, kept, bug);
+  world.int8 = false;
+  world.spans = true;
+  return world;
+}
+
 }  // namespace lamina::sim

@@ -23,6 +23,7 @@ enum class PlantedBug : uint8_t {
   kArenaWiped,       // A node says that it kept its slots over an epoch's end, and has not.
   kSpillNotAwaited,  // A node says that it wrote what it is only about to read from slots,
   kRestoreNotAwaited,   // or that it read what is not in slots yet.
+  kSpanNotAwaited,      // All nodes with spans of a sequence but one say so too early.
   kPathOfAnother,       // A sequence joins a lane with the path of other lanes.
   kBareNotSaid,         // Tokens that others stored are said to have activations.
   kDropLost,            // Nodes are not told to forget what they have spilled.

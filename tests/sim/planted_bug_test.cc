@@ -57,6 +57,8 @@ SimOptions WorldWith(PlantedBug bug, uint64_t seed) {
     case PlantedBug::kCopySkipLost:
     case PlantedBug::kCopyDropLost:
       return WorldOfSpills(seed, /*kept=*/true, bug);
+    case PlantedBug::kSpanNotAwaited:
+      return WorldOfSpilledSpans(seed, /*kept=*/false, bug);
     case PlantedBug::kPathOfAnother:
     case PlantedBug::kPlacesShared:
       world.paths = true;
@@ -91,6 +93,7 @@ uint64_t SeedsToFind(PlantedBug bug) {
     case PlantedBug::kCopyDropLost:
       return kSeedsOfCopies;
     case PlantedBug::kTailsWiped:
+    case PlantedBug::kSpanNotAwaited:
       return kSeeds;
     case PlantedBug::kDrainIsLoss:
       return kSeedsOfKeptSpans;
@@ -119,7 +122,8 @@ INSTANTIATE_TEST_SUITE_P(
         PlantedBug::kScratchShared, PlantedBug::kPositionOff, PlantedBug::kCommittedWrong,
         PlantedBug::kTokenStale, PlantedBug::kTokenMissing, PlantedBug::kPrefixTooLong,
         PlantedBug::kArenaWiped, PlantedBug::kReleaseTooEarly, PlantedBug::kBeamsSwapped,
-        PlantedBug::kSpillNotAwaited, PlantedBug::kRestoreNotAwaited, PlantedBug::kDropLost,
+        PlantedBug::kSpillNotAwaited, PlantedBug::kRestoreNotAwaited, PlantedBug::kSpanNotAwaited,
+        PlantedBug::kDropLost,
         PlantedBug::kPathOfAnother, PlantedBug::kBareNotSaid, PlantedBug::kFormOfAnother,
         PlantedBug::kHomeOfAnother, PlantedBug::kHoleLeft, PlantedBug::kCancelLost,
         PlantedBug::kCachedMiscounted, PlantedBug::kSaltIgnored, PlantedBug::kTailShared,

@@ -3,9 +3,10 @@
 // Replays one seed of the scheduler's simulation: `scheduler_sim_replay SEED [COUNT]` runs COUNT
 // seeds from SEED on and stops at the first that fails, with its last events. The hash of all plans
 // at the end says whether two versions of the scheduler plan alike. Words behind them choose the
-// kind of world, any of them together but `forms` with `int8`, each by its field of SimOptions
-// (sim_world.h): `kept` is prefix_cache; `windows`, `beams`, `int8`, `spills`, `paths`, `pool`,
-// `forms`, `spans` and `salts` are those of their names.
+// kind of world, any of them together but `forms` with `int8`, and `spills` with both `spans` and
+// `int8`, each by its field of SimOptions (sim_world.h): `kept` is prefix_cache; `windows`,
+// `beams`, `int8`, `spills`, `paths`, `pool`, `forms`, `spans` and `salts` are those of their
+// names.
 
 #include <algorithm>
 #include <cstdlib>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Some 14,900 worlds of a dozen kinds, hundreds of seeds of each: every client sees exactly its
+// Some 16,500 worlds of a dozen kinds, hundreds of seeds of each: every client sees exactly its
 // tokens, every slot has one owner, everything ends. On a failure the message names the seed to
 // replay; the test's options say which words go with it. night.py runs many more of them.
 
@@ -152,6 +152,29 @@ TEST(SchedulerSimTest, EveryClientSeesItsTokensWhereKvIsSpilled) {
   }
 }
 
+// Sequences that are cut go to the tiers of all nodes that have spans of them, or to none, and come
+// back to the same nodes.
+TEST(SchedulerSimTest, EveryClientSeesItsTokensWhereSpansAreSpilled) {
+  for (const bool kept : {false, true}) {
+    SimReach reach;
+    for (uint64_t seed = 1; seed <= 2 * kSeeds; ++seed) {
+      const SimReport report = SimWorld(WorldOfSpilledSpans(seed, kept)).Run();
+      ASSERT_EQ(report.failure, "") << "kept " << kept << " " << HowToReplay(seed, report);
+      reach.Add(report.reach);
+    }
+    std::cout << 2 * kSeeds << " seeds: " << reach.ToString() << "\n";
+
+    EXPECT_GT(reach.spilled, 100);
+    EXPECT_GT(reach.spilled_apart, 20);
+    EXPECT_GT(reach.restored, 50);
+    EXPECT_GT(reach.spills_failed, 20);
+    EXPECT_EQ(reach.copied, 0) << "blocks of spans are not copied";
+    EXPECT_GT(reach.preemptions, reach.spilled + 100) << "some are recomputed";
+    EXPECT_GT(reach.epochs, 1000);
+    EXPECT_GT(reach.cancels, 100);
+  }
+}
+
 // Slots behind windows come free while their sequences run, and sequences grow beyond all slots.
 TEST(SchedulerSimTest, EveryClientSeesItsTokensWhereEveryLayerHasAWindow) {
   for (const bool kept : {false, true}) {
@@ -191,6 +214,7 @@ TEST(SchedulerSimTest, EveryClientSeesItsTokensWhereBeamsAreSearched) {
       EXPECT_GT(reach.beam_answers, 1000);
       EXPECT_GT(reach.beams_shared, 10'000);
       EXPECT_GT(reach.beams_queued, 100);
+      EXPECT_GT(reach.beams_behind_prefill, 1000);
       EXPECT_GT(reach.preemptions, 100);
       EXPECT_GT(reach.epochs, 100);
       EXPECT_GT(reach.cancels, 100);

@@ -57,6 +57,7 @@ void SimWorld::Mutate(plan::StepPlan& plan) {
     case PlantedBug::kTokenMissing:
     case PlantedBug::kSpillNotAwaited:
     case PlantedBug::kRestoreNotAwaited:
+    case PlantedBug::kSpanNotAwaited:
       return;
     case PlantedBug::kPathOfAnother:
       for (plan::SequenceJoin& join : plan.joins) {

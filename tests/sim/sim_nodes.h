@@ -52,12 +52,12 @@ class SimNodes {
   bool WasReadAhead(const plan::StepPlan& plan, uint64_t spill) const {
     return ahead_.contains({plan.lane, plan.step, spill});
   }
-  // What a plan has spilled has been written or read.
-  void EndSpill(uint64_t spill, bool ok) {
-    tier_.End(spill, ok, slots_);
-    for (SimTails& tails : tails_) {
-      tails.owners.EndMove(spill);
-    }
+  // Where what a plan has spilled is being written or read.
+  std::vector<uint32_t> NodesAt(uint64_t spill) const { return tier_.NodesAt(spill); }
+  // The node has written or read it.
+  void EndSpill(uint64_t spill, uint32_t node, bool ok) {
+    tier_.End(spill, node, ok, slots_[node]);
+    tails_[node].owners.EndMove(spill);
   }
 
   // The first broken promise.
@@ -103,6 +103,8 @@ class SimNodes {
   void SpillOut(const plan::StepPlan& plan, const plan::SpillOut& spill);
   void CopyOut(const plan::SpillOut& spill);
   void SpillIn(const plan::StepPlan& plan, const plan::SpillIn& spill);
+  std::map<uint32_t, SimPlaces> PlacesOf(const Entry& entry, uint32_t first, uint32_t tokens,
+                                         uint64_t spill);
   void StartRow(Entry& entry, const plan::DecodeRow& row);
   void ScoreRow(Entry& entry, const plan::DecodeRow& row, plan::StepResult& result);
   uint32_t ScratchTokensOf(const Entry& entry) const {

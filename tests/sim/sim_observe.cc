@@ -76,6 +76,7 @@ void SimWorld::Observe(const plan::StepPlan& plan) {
             return one.sequence == join.id && one.position + 1 == join.tokens.size();
           });
       ++(row ? reach.beams_shared : reach.beams_queued);
+      reach.beams_behind_prefill += row && prefill_lanes_.count() > 0;
     }
   }
   for (const plan::DecodeRow& row : plan.rows) {

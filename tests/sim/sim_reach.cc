@@ -48,8 +48,10 @@ void SimReach::Add(const SimReach& other) {
   beam_answers += other.beam_answers;
   beams_shared += other.beams_shared;
   beams_queued += other.beams_queued;
+  beams_behind_prefill += other.beams_behind_prefill;
   tokens_waited += other.tokens_waited;
   spilled += other.spilled;
+  spilled_apart += other.spilled_apart;
   copied += other.copied;
   copies_read += other.copies_read;
   copies_read_in_part += other.copies_read_in_part;
@@ -87,14 +89,14 @@ std::string SimReach::ToString() const {
       " in open blocks ", open_blocks_kept, ", reads of others ", reads_of_others,
       ", blocks dropped ", blocks_dropped, ", outlived an epoch ", blocks_outlived,
       ", prompts in rows ", prompts_in_rows, ", beam answers ", beam_answers, ", beams shared ",
-      beams_shared, " queued ", beams_queued, ", tokens waited ", tokens_waited, ", spilled ",
-      spilled, " restored ", restored, " read ahead ", read_ahead, " copied ", copied,
-      " copies read ", copies_read, " in part ", copies_read_in_part, " failed ", spills_failed,
-      ", path changes ", path_changes, ", lossy joins ", lossy_joins, ", bare joins ", bare_joins,
-      ", paths side by side ", paths_side_by_side, ", fetch with places ", fetch_placed,
-      ", places moved ", placed_moved, ", homes changed ", homes_changed,
-      ", replicas side by side ", replicas_side_by_side, ", kept behind holes ", kept_behind_holes,
-      ", resumed ", resumed);
+      beams_shared, " queued ", beams_queued, " behind prefill lanes ", beams_behind_prefill,
+      ", tokens waited ", tokens_waited, ", spilled ", spilled, " apart ", spilled_apart, " restored ", restored,
+      " read ahead ", read_ahead, " copied ", copied, " copies read ", copies_read, " in part ",
+      copies_read_in_part, " failed ", spills_failed, ", path changes ", path_changes,
+      ", lossy joins ", lossy_joins, ", bare joins ", bare_joins, ", paths side by side ",
+      paths_side_by_side, ", fetch with places ", fetch_placed, ", places moved ", placed_moved,
+      ", homes changed ", homes_changed, ", replicas side by side ", replicas_side_by_side,
+      ", kept behind holes ", kept_behind_holes, ", resumed ", resumed);
 }
 
 }  // namespace lamina::sim

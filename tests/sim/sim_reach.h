@@ -49,12 +49,14 @@ struct SimReach {
   uint64_t releases = 0;                    // Releases of slots behind a window,
   uint64_t releases_beyond_nodes = 0;  // and of these, after more tokens than any node has slots.
   uint64_t prompts_in_rows = 0;
-  uint64_t beam_answers = 0;   // Asked for.
-  uint64_t beams_shared = 0;   // Joins of beams that share slots,
-  uint64_t beams_queued = 0;   // and of those that had none to share.
-  uint64_t tokens_waited = 0;  // Reports with tokens that were not the last of their step.
+  uint64_t beam_answers = 0;          // Asked for.
+  uint64_t beams_shared = 0;          // Joins of beams that share slots,
+  uint64_t beams_queued = 0;          // and of those that had none to share.
+  uint64_t beams_behind_prefill = 0;  // Those that share, while prompts have lanes of their own.
+  uint64_t tokens_waited = 0;         // Reports with tokens that were not the last of their step.
 
   uint64_t spilled = 0;              // Sequences whose K and V went to a tier,
+  uint64_t spilled_apart = 0;        // those that went to several nodes' among them,
   uint64_t restored = 0;             // and came back,
   uint64_t read_ahead = 0;           // reads of either kind that began before their step,
   uint64_t copied = 0;               // Runs of cached blocks that were copied to one,

@@ -35,6 +35,7 @@ void CutIntoSpans(uint64_t seed, SimWorkload& workload) {
   }
   for (core::MemoryNodeShare& node : options.memory_nodes) {
     node.slots = std::max(node.slots, options.span_tokens);
+    node.spill.nodes = 1;  // Each reports for its own spans.
   }
   workload.faults.epochs = 1 + static_cast<uint32_t>(seed % 4);
 }

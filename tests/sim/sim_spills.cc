@@ -3,11 +3,13 @@
 // What plans spill: what nodes check of it, and when they have done it. Disks fail at random.
 
 #include <algorithm>
+#include <map>
 #include <optional>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
 #include "tests/sim/sim_world.h"
 
 namespace lamina::sim {
@@ -17,12 +19,23 @@ constexpr double kFails = 0.1;
 constexpr double kFoundInTime = 0.5;
 constexpr Nanos kMoveMax = Micros(400);
 
+// Tokens with these slots, by the node that they are on.
+std::map<uint32_t, SimPlaces> ByNode(absl::Span<const uint32_t> slots,
+                                     absl::Span<const uint32_t> nodes) {
+  std::map<uint32_t, SimPlaces> places;
+  for (size_t token = 0; token < slots.size(); ++token) {
+    places[nodes[token]].slots.push_back(slots[token]);
+  }
+  return places;
+}
+
 }  // namespace
 
 void SimWorld::StartSpills(const plan::StepPlan& plan) {
   for (const plan::SpillOut& spill : plan.spills_out) {
     const bool is_copy = spill.sequence == 0;
     ++(is_copy ? report_.reach.copied : report_.reach.spilled);
+    report_.reach.spilled_apart += nodes_->NodesAt(spill.spill).size() > 1;
     StartSpill(spill.spill, sim_.bug == PlantedBug::kSpillNotAwaited ||
                                 (is_copy && sim_.bug == PlantedBug::kCopyNotAwaited));
   }
@@ -57,6 +70,14 @@ void SimWorld::ReadAhead(const plan::StepPlan& plan) {
 
 // With `early` the nodes say that it is done when it begins.
 void SimWorld::StartSpill(uint64_t spill, bool early) {
+  const std::vector<uint32_t> nodes = nodes_->NodesAt(spill);
+  for (const uint32_t node : nodes) {
+    StartMove(spill, node,
+              early || (sim_.bug == PlantedBug::kSpanNotAwaited && node != nodes.front()));
+  }
+}
+
+void SimWorld::StartMove(uint64_t spill, uint32_t share, bool early) {
   const uint64_t epoch = epoch_;
   const uint32_t nodes = workload_.options.memory_nodes.front().spill.nodes;
   std::vector<bool> ok;
@@ -69,9 +90,9 @@ void SimWorld::StartSpill(uint64_t spill, bool early) {
     return 1 + static_cast<Nanos>(spill_random_.Below(static_cast<uint64_t>(most)));
   };
   const Nanos end = now_ + delay(kMoveMax);
-  At(end, [this, spill, epoch, all] {
+  At(end, [this, spill, share, epoch, all] {
     if (epoch == epoch_) {
-      nodes_->EndSpill(spill, all);
+      nodes_->EndSpill(spill, share, all);
     }
   });
   for (const bool its : ok) {
@@ -98,16 +119,25 @@ void SimNodes::SpillOut(const plan::StepPlan& plan, const plan::SpillOut& spill)
                 plan::SequenceLeave{.id = spill.sequence}) == plan.leaves.end()) {
     return Fail(absl::StrCat("sequence ", spill.sequence, " is spilled in part, or stays"));
   }
-  const uint32_t node = entry->join.memory_node;
-  const uint32_t open = entry->tail == nullptr ? 0 : OpenOf(entry->join.path, spill.tokens);
-  if (open > 0) {
-    tails_[node].owners.BeginMove(spill.sequence, spill.spill);
+  for (auto& [node, places] : PlacesOf(*entry, 0, spill.tokens, spill.spill)) {
+    tier_.BeginOut(spill.spill, node, std::move(places), slots_[node]);
   }
-  const auto first = entry->slots.begin();
-  tier_.BeginOut(
-      spill.spill, node,
-      {.slots = {first, first + (spill.tokens - open)}, .tail = entry->tail, .open = open},
-      slots_[node]);
+}
+
+// Where so many tokens lie, by node. Begins the move of the tail, if some of them are there.
+std::map<uint32_t, SimPlaces> SimNodes::PlacesOf(const Entry& entry, uint32_t first,
+                                                 uint32_t tokens, uint64_t spill) {
+  const uint32_t open = entry.tail == nullptr ? 0 : OpenOf(entry.join.path, tokens);
+  std::map<uint32_t, SimPlaces> places =
+      ByNode(absl::MakeConstSpan(entry.slots).subspan(first, tokens - open),
+             absl::MakeConstSpan(entry.nodes).subspan(first, tokens - open));
+  if (open > 0) {
+    tails_[entry.join.memory_node].owners.BeginMove(entry.join.id, spill);
+    SimPlaces& last = places[entry.join.memory_node];
+    last.tail = entry.tail;
+    last.open = open;
+  }
+  return places;
 }
 
 // Blocks of the prefix cache, which stay.
@@ -126,6 +156,9 @@ void SimNodes::CopyOut(const plan::SpillOut& spill) {
 }
 
 void SimNodes::ReadAhead(const plan::StepPlan& plan) {
+  if (options_.span_tokens > 0) {
+    return;  // Spans are read with their step.
+  }
   for (const plan::SpillIn& spill : plan.spills_in) {
     const auto join = std::find_if(plan.joins.begin(), plan.joins.end(),
                                    [&](const auto& one) { return one.id == spill.sequence; });
@@ -182,16 +215,9 @@ void SimNodes::SpillIn(const plan::StepPlan& plan, const plan::SpillIn& spill) {
   if (spill.first + spill.tokens >= entry->slots.size()) {
     return Fail(absl::StrCat("sequence ", spill.sequence, " is to be read back whole"));
   }
-  const uint32_t node = entry->join.memory_node;
-  const uint32_t open = entry->tail == nullptr ? 0 : OpenOf(entry->join.path, spill.tokens);
-  if (open > 0) {
-    tails_[node].owners.BeginMove(spill.sequence, spill.spill);
+  for (auto& [node, places] : PlacesOf(*entry, spill.first, spill.tokens, spill.spill)) {
+    tier_.BeginIn(spill.spill, node, spill.skip, std::move(places), slots_[node]);
   }
-  const auto first = entry->slots.begin() + spill.first;
-  tier_.BeginIn(
-      spill.spill, node, spill.skip,
-      {.slots = {first, first + (spill.tokens - open)}, .tail = entry->tail, .open = open},
-      slots_[node]);
 }
 
 }  // namespace lamina::sim

@@ -18,11 +18,11 @@ void SimTier::Fail(const std::string& what) {
 
 uint32_t SimTier::BlocksUsed(uint32_t node) const {
   uint32_t blocks = 0;
-  for (const auto& [id, spill] : spills_) {
+  for (const auto& [at, spill] : spills_) {
     const bool written = !spill.out || !spill.moves;
     const size_t tokens = written ? spill.contents.size() : spill.places.slots.size();
     const size_t open = written ? spill.open.size() : spill.places.open;
-    if (spill.node == node) {
+    if (at.second == node) {
       blocks += plan::SpillBlocksOf(static_cast<uint32_t>(tokens)) +
                 plan::SpillTailBlocksOf(static_cast<uint32_t>(open));
     }
@@ -35,11 +35,10 @@ void SimTier::BeginOut(uint64_t spill, uint32_t node, SimPlaces places,
   for (const uint32_t slot : places.slots) {
     ++arena[slot].moves;
   }
-  const bool fresh =
-      spills_
-          .emplace(spill,
-                   Spill{.node = node, .moves = true, .out = true, .places = std::move(places)})
-          .second;
+  const bool fresh = spills_
+                         .emplace(std::pair(spill, node),
+                                  Spill{.moves = true, .out = true, .places = std::move(places)})
+                         .second;
   if (!fresh) {
     Fail(absl::StrCat("spill ", spill, " is written twice"));
   }
@@ -50,8 +49,8 @@ void SimTier::BeginOut(uint64_t spill, uint32_t node, SimPlaces places,
 
 void SimTier::BeginIn(uint64_t spill, uint32_t node, uint32_t skip, SimPlaces places,
                       std::vector<SimSlot>& arena) {
-  const auto found = spills_.find(spill);
-  if (found == spills_.end() || found->second.moves || found->second.node != node ||
+  const auto found = spills_.find({spill, node});
+  if (found == spills_.end() || found->second.moves ||
       skip + places.slots.size() > found->second.contents.size() ||
       places.open > found->second.open.size()) {
     return Fail(absl::StrCat("spill ", spill, " is not there to be read"));
@@ -66,19 +65,28 @@ void SimTier::BeginIn(uint64_t spill, uint32_t node, uint32_t skip, SimPlaces pl
 }
 
 void SimTier::Drop(uint64_t spill) {
-  const auto found = spills_.find(spill);
-  if (found == spills_.end()) {
-    return;  // It could not be written.
+  // Nothing, where it could not be written.
+  for (auto found = spills_.lower_bound({spill, 0});
+       found != spills_.end() && found->first.first == spill; found = spills_.erase(found)) {
+    if (found->second.moves) {
+      return Fail(absl::StrCat("spill ", spill, " is dropped while it moves"));
+    }
   }
-  if (found->second.moves) {
-    return Fail(absl::StrCat("spill ", spill, " is dropped while it moves"));
-  }
-  spills_.erase(found);
 }
 
-void SimTier::End(uint64_t id, bool ok, std::vector<std::vector<SimSlot>>& arenas) {
-  Spill& spill = spills_.at(id);
-  std::vector<SimSlot>& arena = arenas[spill.node];
+std::vector<uint32_t> SimTier::NodesAt(uint64_t spill) const {
+  std::vector<uint32_t> nodes;
+  for (auto found = spills_.lower_bound({spill, 0});
+       found != spills_.end() && found->first.first == spill; ++found) {
+    if (found->second.moves) {
+      nodes.push_back(found->first.second);
+    }
+  }
+  return nodes;
+}
+
+void SimTier::End(uint64_t id, uint32_t node, bool ok, std::vector<SimSlot>& arena) {
+  Spill& spill = spills_.at({id, node});
   spill.moves = false;
   const auto copy = [&](SimSlot& slot, std::vector<SimSlot>& contents, size_t index) {
     if (spill.out) {
@@ -98,7 +106,7 @@ void SimTier::End(uint64_t id, bool ok, std::vector<std::vector<SimSlot>>& arena
     copy((*spill.places.tail)[i], spill.open, i);
   }
   if (spill.out && !ok) {
-    spills_.erase(id);
+    spills_.erase(std::pair(id, node));
   }
 }
 

@@ -10,6 +10,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "coordinator/core/scheduler_options.h"
@@ -36,17 +37,19 @@ class SimTier {
   // The first `skip` tokens that were written are passed over.
   void BeginIn(uint64_t spill, uint32_t node, uint32_t skip, SimPlaces places,
                std::vector<SimSlot>& arena);
+  // On all nodes.
   void Drop(uint64_t spill);
 
-  // The move that is under way has gone well or not.
-  void End(uint64_t spill, bool ok, std::vector<std::vector<SimSlot>>& arenas);
+  // Where a move of the spill is under way.
+  std::vector<uint32_t> NodesAt(uint64_t spill) const;
+  // The move that is under way on the node has gone well or not.
+  void End(uint64_t spill, uint32_t node, bool ok, std::vector<SimSlot>& arena);
 
   size_t size() const { return spills_.size(); }
   const std::string& failure() const { return failure_; }
 
  private:
   struct Spill {
-    uint32_t node = 0;
     bool moves = false;
     bool out = false;
     uint32_t skip = 0;
@@ -58,7 +61,7 @@ class SimTier {
   uint32_t BlocksUsed(uint32_t node) const;
 
   const std::vector<core::MemoryNodeShare> nodes_;
-  std::map<uint64_t, Spill> spills_;
+  std::map<std::pair<uint64_t, uint32_t>, Spill> spills_;  // By number and node.
   std::string failure_;
 };
 

@@ -267,9 +267,6 @@ void SimWorld::Arrive(const SimArrival& arrival) {
       case absl::StatusCode::kInvalidArgument:
         ++report_.reach.refused;
         continue;
-      case absl::StatusCode::kUnimplemented:  // Beams where prompts have nodes of their own.
-        ++report_.reach.refused;
-        continue;
       default:
         Fail(absl::StrCat("Submit answered ", status.ToString()));
         return;

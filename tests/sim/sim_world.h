@@ -124,6 +124,7 @@ class SimWorld {
   void StartRead(const plan::SpillIn& spill);
   void ReadAhead(const plan::StepPlan& plan);
   void StartSpill(uint64_t spill, bool early);
+  void StartMove(uint64_t spill, uint32_t share, bool early);
   void EndStep(uint32_t lane);
   void TakeReport(uint32_t node, plan::StepResult report);
   void Report(plan::StepResult result);

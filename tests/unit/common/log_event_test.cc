@@ -87,6 +87,15 @@ TEST(LogEventTest, ALongValueIsCutInBothForms) {
   EXPECT_EQ(json::parse(Captured(LogFormat::kJson, write))["error"], cut);
 }
 
+TEST(LogEventTest, ALongValueIsCutBetweenCharacters) {
+  const std::string whole(kLogValueBytesMax - 1, 'v');
+  const std::string value = whole + "é";
+  const std::string cut = whole + "... (4097 bytes)";
+  const auto write = [&value] { LogEvent(LogLevel::kInfo, "refused", {{"error", value}}); };
+  EXPECT_TRUE(Captured(LogFormat::kText, write).ends_with(" refused error " + cut + "\n"));
+  EXPECT_EQ(json::parse(Captured(LogFormat::kJson, write))["error"], cut);
+}
+
 TEST(LogEventTest, WhatIsBelowTheLevelIsNotWritten) {
   EXPECT_EQ(Captured(LogFormat::kJson, [] { LogEvent(LogLevel::kDebug, "no", {}); }), "");
   SetUpLogging("m0", LogLevel::kInfo);

@@ -110,21 +110,44 @@ class CountingState final : public model::GrammarState {
   uint32_t mask_ = 0;
 };
 
-class CountingGrammar final : public model::Grammar {
+// Allows 3, twice at most, and at any time 7, which ends it.
+class ThreesState final : public model::GrammarState {
  public:
-  std::unique_ptr<model::GrammarState> Begin() const override {
-    return std::make_unique<CountingState>();
+  absl::Span<const uint32_t> Allowed() override {
+    mask_ = (threes_ < 2 ? 1u << 3 : 0u) | 1u << 7;
+    return absl::MakeConstSpan(&mask_, 1);
   }
+  bool Accept(TokenId token) override {
+    const bool fits = !ended_ && (token == 7 || (token == 3 && threes_ < 2));
+    ended_ = ended_ || (fits && token == 7);
+    threes_ += fits && token == 3 ? 1 : 0;
+    return fits;
+  }
+  bool ended() const override { return ended_; }
+
+ private:
+  int threes_ = 0;
+  bool ended_ = false;
+  uint32_t mask_ = 0;
+};
+
+template <typename State>
+class GrammarOf final : public model::Grammar {
+ public:
+  std::unique_ptr<model::GrammarState> Begin() const override { return std::make_unique<State>(); }
   size_t bytes() const override { return 1; }
 };
 
 class CountingCompiler final : public model::GrammarCompiler {
  public:
   absl::StatusOr<std::shared_ptr<const model::Grammar>> Compile(const OutputForm& form) override {
-    if (form.text != "counting") {
-      return absl::InvalidArgumentError("only counting is known");
+    if (form.text == "counting") {
+      return std::make_shared<GrammarOf<CountingState>>();
     }
-    return std::make_shared<CountingGrammar>();
+    if (form.text == "threes") {
+      return std::make_shared<GrammarOf<ThreesState>>();
+    }
+    return absl::InvalidArgumentError("only counting and threes are known");
   }
 };
 
@@ -174,6 +197,30 @@ TEST_F(SampleNextTest, BelowItsLeastLengthItChoosesNoEnd) {
   const plan::SampledToken second = Next(7);
   EXPECT_EQ(second.token, 7) << "with it there are four";
   EXPECT_EQ(second.finish, plan::FinishReason::kStop);
+}
+
+// The form of bad_words is whole at any time.
+TEST_F(SampleNextTest, BelowItsLeastLengthAFormGoesOnWhereItCan) {
+  sequence_.join.sampling.form = {OutputForm::Kind::kRegex, "threes"};
+  sequence_.join.tokens_min = 100;
+
+  EXPECT_EQ(Next(7).token, 3);
+  EXPECT_EQ(Next(7).token, 3);
+  const plan::SampledToken last = Next(3);
+
+  EXPECT_EQ(last.token, 7) << "nothing else may come";
+  EXPECT_EQ(last.finish, plan::FinishReason::kStop);
+}
+
+TEST_F(SampleNextTest, AFormCannotGoOnWithTokensThatTheListHasNot) {
+  sequence_.join.sampling.form = {OutputForm::Kind::kRegex, "threes"};
+  sequence_.join.sampling.allowed_tokens = {5, 7};
+  sequence_.join.tokens_min = 100;
+
+  const plan::SampledToken token = Next(3);
+
+  EXPECT_EQ(token.token, 7);
+  EXPECT_EQ(token.finish, plan::FinishReason::kStop);
 }
 
 TEST_F(SampleNextTest, AGrammarFollowsTokensThatWereSampledElsewhere) {

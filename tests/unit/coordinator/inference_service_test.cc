@@ -256,6 +256,24 @@ TEST_F(InferenceServiceTest, BeamSearchesBeyondTheirBoundsAreRefused) {
   }
 }
 
+TEST_F(InferenceServiceTest, AnUnknownWayToEndASearchIsRefusedByName) {
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(60));
+  v1::GenerateRequest request;
+  request.set_text(" 1");
+  request.mutable_beam_search()->set_width(2);
+  request.mutable_beam_search()->set_early_stopping(
+      static_cast<v1::BeamSearch::EarlyStopping>(7));  // A newer client may know it.
+  v1::GenerateResponse response;
+  const auto stream = stub_->Generate(&context, request);
+  EXPECT_FALSE(stream->Read(&response));
+  const grpc::Status refused = stream->Finish();
+  EXPECT_EQ(refused.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_EQ(refused.error_message(),
+            "early_stopping is 7; it must be EARLY_STOPPING_HEURISTIC (0), EARLY_STOPPING_FULL (1) "
+            "or EARLY_STOPPING_NEVER (2)");
+}
+
 TEST_F(InferenceServiceTest, ARequestIdThatIsTooLongIsRefusedAndLoggedNowhere) {
   SetUpLogging("coordinator", LogLevel::kInfo);
   testing::internal::CaptureStderr();

@@ -331,6 +331,18 @@ TEST_F(MemberChangesTest, AnAddedNodeIsOnAProcessorWhereFoundPrefixesLeaveRows) 
               HasSubstr("m2 holds K and V on cuda:0"));
 }
 
+// So does what comes back from a spill tier.
+TEST_F(MemberChangesTest, AnAddedNodeIsOnAProcessorWhereSequencesComeBackFromATier) {
+  EngineOptions options = Options();
+  options.scheduler.prompt_rows_max = 0;
+  options.spills = true;
+  SetOptions(options);
+  Serve();
+  ASSERT_TRUE(Add("m2").ok());
+  EXPECT_THAT(std::string(Join("m2", uint64_t{1} << 20, "cuda:0").message()),
+              HasSubstr("m2 holds K and V on cuda:0"));
+}
+
 TEST_F(MemberChangesTest, BeforeTheFirstEpochAnAddedNodeIsWaitedForAndADrainedOneIsNot) {
   SetOptions(Options());
   ASSERT_TRUE(Join("c0").ok());

@@ -40,10 +40,14 @@ TEST(PartitionOptionsTest, AutoIsDecidedAndSaysWhy) {
 
 TEST(PartitionOptionsTest, AutoChoosesNoneThatSpillTiersAreNotServedWith) {
   const std::string spill = ", spill: {path: tier, capacity: 1GiB}";
-  ExpectRefused(OptionsOf(Nodes({"4MiB" + spill, "4MiB", "4MiB"}) + "partition: auto\n"),
+  const auto spans = OptionsOf(Nodes({"4MiB" + spill, "4MiB", "4MiB"}) + "partition: auto\n");
+  ASSERT_TRUE(spans.ok()) << spans.status();
+  EXPECT_EQ(spans->partition, Partition::kTokenRange);
+  EXPECT_TRUE(spans->spills);
+  ExpectRefused(OptionsOf(Nodes({"5MiB" + spill, "5MiB", "5MiB"}) +
+                          "partition: auto\nlimits: {running_max: 32}\nkv: int8\n"),
                 absl::StatusCode::kUnimplemented,
-                AllOf(HasSubstr("auto chose token_range (chosen because a request of 8192 tokens"),
-                      HasSubstr("does not serve with memory.N.spill; set it to request or head")));
+                AllOf(HasSubstr("auto chose token_range (chosen because"), HasSubstr("kv int8")));
   ExpectRefused(OptionsOf(Nodes({"6MiB" + spill, "6MiB"}) + "partition: auto\n"),
                 absl::StatusCode::kInvalidArgument,
                 AllOf(HasSubstr("auto chose head (chosen because"),

@@ -52,6 +52,18 @@ TEST(ApiKeysTest, FilesHaveOneKeyPerLine) {
   EXPECT_FALSE(keys->Allows("Bearer # who"));
 }
 
+TEST(ApiKeysTest, AByteOrderMarkAtTheBeginningIsNoPartOfAKey) {
+  const auto keys = ApiKeys::Load(WriteFile("marked",
+                                            "\xEF\xBB\xBF"
+                                            "alpha\r\nbeta\r\n"));
+  ASSERT_TRUE(keys.ok()) << keys.status();
+  EXPECT_TRUE(keys->Allows("Bearer alpha"));
+  EXPECT_TRUE(keys->Allows("Bearer beta"));
+  const auto comment = ApiKeys::Load(WriteFile("marked", "\xEF\xBB\xBF# who\nalpha\n"));
+  ASSERT_TRUE(comment.ok()) << "the first line has spaces: " << comment.status();
+  EXPECT_FALSE(ApiKeys::Load(WriteFile("marked", "\xEF\xBB\xBF\n")).ok()) << "it has no key";
+}
+
 TEST(ApiKeysTest, FilesThatAreWrongAreNamed) {
   EXPECT_TRUE(absl::IsNotFound(ApiKeys::Load(testing::TempDir() + "no-such-file").status()));
   EXPECT_TRUE(absl::IsInvalidArgument(ApiKeys::Load(WriteFile("none", "# x\n")).status()));

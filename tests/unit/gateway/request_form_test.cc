@@ -220,6 +220,8 @@ TEST(RequestFormTest, WordsAreAFormAndTokensAList) {
   const Json tag = FormatOf(request)["elements"][0]["content"]["elements"][0];
   EXPECT_EQ(tag["content"]["excludes"], Json::parse(R"(["no","</think>"])"));
   EXPECT_EQ(FormatOf(request)["elements"][1]["excludes"], Json::parse(R"(["no","<think>"])"));
+  request = Parsed(R"(,"bad_words":["no"],"ignore_eos":true)");
+  EXPECT_EQ(ToApiError(Fit({}, request)).param, "ignore_eos");
   request = Parsed(R"(,"allowed_token_ids":[5,6],"logit_bias":{"6":2})");
   ASSERT_TRUE(Fit({}, request).ok());
   EXPECT_EQ(request.options.allowed_tokens, (std::vector<TokenId>{5, 6}));

@@ -98,6 +98,39 @@ TEST(SlotTablesTest, SpillsNameTheSlotsOfTheirTokens) {
       << "more than has slots";
 }
 
+// Spans of 4 tokens, of which the second is on the other node.
+TEST(SlotTablesTest, SpillsOfSpansNameTheSlotsThatAreHere) {
+  const auto join = [](SequenceId id, uint32_t node, uint32_t others) {
+    StepPlan plan = Joining(id, node, {{10, 4}});
+    plan.allocations.push_back({.sequence = id, .extent = {90, 4}, .memory_node = others});
+    plan.allocations.push_back({.sequence = id, .extent = {20, 3}, .memory_node = node});
+    return plan;
+  };
+  SlotTables tables({.node = 1, .slots = 100, .span_tokens = 4, .holds_all = true});
+  ASSERT_TRUE(tables.Apply(join(1, 1, 0)).ok());
+  ASSERT_TRUE(tables.Apply(join(2, 0, 0)).ok());
+
+  StepPlan plan = join(3, 1, 0);
+  plan.spills_out = {{.spill = 4, .sequence = 1, .tokens = 10},
+                     {.spill = 5, .sequence = 2, .tokens = 10}};  // It has no span here.
+  plan.leaves = {{1}, {2}};
+  plan.spills_in = {{.spill = 6, .sequence = 3, .tokens = 9}};
+  StepPlan early = plan;
+  const absl::StatusOr<std::vector<SlotMove>> reads = tables.TakeReads(early);
+  ASSERT_TRUE(reads.ok()) << reads.status();
+  EXPECT_TRUE(reads->empty()) << "spans are read with their step";
+  ASSERT_TRUE(tables.Apply(early).ok());
+
+  const std::vector<SlotMove> moves = tables.TakeMoves();
+  ASSERT_EQ(moves.size(), 2u);
+  EXPECT_EQ(moves[0].kind, SlotMove::Kind::kOut);
+  EXPECT_EQ(moves[0].spill, 4u);
+  EXPECT_EQ(Words(moves[0].slots), "10+4, 20+2");
+  EXPECT_EQ(moves[1].kind, SlotMove::Kind::kIn);
+  EXPECT_EQ(moves[1].spill, 6u);
+  EXPECT_EQ(Words(moves[1].slots), "10+4, 20+1");
+}
+
 TEST(SlotTablesTest, ReadsOfAPlanMayBeTakenBeforeItIsApplied) {
   SlotTables tables({.node = 1, .slots = 100});
   StepPlan plan = Joining(2, 1, {{50, 9}, {70, 20}});

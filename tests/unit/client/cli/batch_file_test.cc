@@ -85,6 +85,81 @@ TEST(BatchFileTest, ReadsACompletion) {
   EXPECT_THAT(request.options.stop, ElementsAre("x", "y"));
 }
 
+TEST(BatchFileTest, BeamSearchesTakeTheWordsOfTheGateway) {
+  const BatchRequest plain = One(Body(R"({"prompt":"x","use_beam_search":true})"));
+  ASSERT_TRUE(plain.status.ok()) << plain.status;
+  EXPECT_EQ(plain.options.beams, (BeamParams{.width = 4}));
+  EXPECT_FALSE(plain.options.temperature.has_value()) << "a search draws nothing";
+  // Fields that others depend on may come behind these.
+  const BatchRequest all =
+      One(Body(R"({"early_stopping":"never","length_penalty":0.5,"beam_width":6,)"
+               R"("use_beam_search":true,"prompt":"x","n":2,"temperature":0})"));
+  ASSERT_TRUE(all.status.ok()) << all.status;
+  EXPECT_EQ(all.options.beams,
+            (BeamParams{.width = 6, .length_penalty = 0.5, .early_stopping = BeamStop::kNever}));
+  EXPECT_EQ(all.options.n, 2u);
+  const BatchRequest chat =
+      One(R"({"custom_id":"a","url":"/v1/chat/completions","body":{"early_stopping":true,)"
+          R"("n":3,"use_beam_search":true,"messages":[{"role":"user","content":"y"}]}})");
+  ASSERT_TRUE(chat.status.ok()) << chat.status;
+  EXPECT_EQ(chat.options.beams, (BeamParams{.width = 3, .early_stopping = BeamStop::kFull}));
+  const BatchRequest best_of = One(Body(R"({"best_of":5,"prompt":"x","use_beam_search":true})"));
+  ASSERT_TRUE(best_of.status.ok()) << best_of.status;
+  EXPECT_EQ(best_of.options.beams.width, 5u);
+  EXPECT_FALSE(best_of.options.best_of.has_value());
+}
+
+TEST(BatchFileTest, ACompletionMayBeTheBestOfSeveral) {
+  const BatchRequest request = One(Body(R"({"best_of":5,"prompt":"x","n":2})"));
+  ASSERT_TRUE(request.status.ok()) << request.status;
+  EXPECT_EQ(request.options.best_of, 5u);
+  EXPECT_EQ(request.options.n, 2u);
+  EXPECT_EQ(request.options.temperature, 1.0f);
+  EXPECT_FALSE(One(Body(R"({"prompt":"x","n":2,"best_of":2})")).options.best_of.has_value());
+  const absl::Status chat =
+      One(R"({"custom_id":"a","url":"/v1/chat/completions","body":{"best_of":2,)"
+          R"("messages":[{"role":"user","content":"y"}]}})")
+          .status;
+  EXPECT_THAT(std::string(chat.message()), HasSubstr("the field best_of is not supported"));
+}
+
+TEST(BatchFileTest, WhichAnswersThereAreIsRefusedAsByTheGateway) {
+  const struct {
+    const char* fields;
+    const char* message;
+    const char* param;
+    const char* code;
+  } kWrong[] = {
+      {R"("n":129)", "'n' is 129; it must be in [1, 128]", "n", "integer_above_max_value"},
+      {R"("n":"2")", "'n' must be an integer, and is a string", "n", "invalid_type"},
+      {R"("n":2,"best_of":1)", "'best_of' is 1, less than 'n', which is 2", "best_of",
+       "invalid_value"},
+      {R"("use_beam_search":1)", "'use_beam_search' must be a boolean, and is an integer",
+       "use_beam_search", "invalid_type"},
+      {R"("use_beam_search":true,"beam_width":11)", "'beam_width' is 11; it must be in [1, 10]",
+       "beam_width", "integer_above_max_value"},
+      {R"("use_beam_search":true,"beam_width":2,"n":3)", "a search of 2 beams for 3 answers",
+       "beam_width", "invalid_value"},
+      {R"("use_beam_search":true,"length_penalty":101)",
+       "'length_penalty' is 101; it must be in [-100, 100]", "length_penalty",
+       "decimal_above_max_value"},
+      {R"("use_beam_search":true,"early_stopping":"soon")",
+       "'early_stopping' must be true, false or \"never\"", "early_stopping", "invalid_value"},
+      {R"("use_beam_search":true,"temperature":0.5)", "a beam search draws nothing", "temperature",
+       "invalid_value"},
+      {R"("beam_width":4)", "only for requests with 'use_beam_search': true", "beam_width",
+       "invalid_value"},
+  };
+  for (const auto& wrong : kWrong) {
+    const BatchRequest request = One(Body(absl::StrCat(R"({"prompt":"x",)", wrong.fields, "}")));
+    EXPECT_EQ(request.status.code(), absl::StatusCode::kInvalidArgument) << wrong.fields;
+    EXPECT_THAT(std::string(request.status.message()), HasSubstr(wrong.message));
+    const Json error = BatchError(request, request.status)["response"]["body"]["error"];
+    EXPECT_EQ(error["param"], wrong.param);
+    EXPECT_EQ(error["code"], wrong.code);
+  }
+}
+
 TEST(BatchFileTest, ACompletionEndsWhereTheGatewayEndsIt) {
   EXPECT_EQ(One(Body(R"({"prompt":"x"})")).options.max_tokens, 16u);
   EXPECT_EQ(One(Body(R"({"prompt":"x","max_tokens":null})")).options.max_tokens, 16u);
@@ -152,7 +227,7 @@ TEST(BatchFileTest, WhatIsWrongWithOneRequestIsItsOwn) {
       {R"({"custom_id":"c","url":"/v1/chat/completions","body":{"messages":null}})", "no messages"},
       {Body(R"({"prompt":"x","echo":true})"), "the field echo is not supported"},
       {Body(R"({"prompt":"x","logprobs":0})"), "the field logprobs is not supported"},
-      {Body(R"({"prompt":"x","n":-1})"), "n is not"},
+      {Body(R"({"prompt":"x","n":-1})"), "'n' is -1; it must be in [1, 128]"},
       {Body(R"({"prompt":"x","temperature":"hot"})"), "temperature is not a number"},
       {Body(R"({"prompt":[1,"x"]})"), "prompt is not"},
       {Body(R"({"prompt":[1,4294967297]})"), "prompt is not a list of token ids: one is too large"},
@@ -298,12 +373,25 @@ TEST(BatchFileTest, ResultsOfALossyPolicySayWhatMakesThemSo) {
             absl::StrCat("lamina-", kVersion, "-a-word"));
 }
 
+TEST(BatchFileTest, UsageCountsWhatWasMadeAndIsNotShown) {
+  const Json result = BatchResult(
+      One(kText), "m", "req-1",
+      {{0, {.usage = {.prompt_tokens = 3, .completion_tokens = 2, .left_out_tokens = 6}}},
+       {1, {.usage = {.prompt_tokens = 3, .completion_tokens = 2}}}},
+      5);
+
+  EXPECT_EQ(result["response"]["body"]["usage"].dump(),
+            R"({"prompt_tokens":3,"completion_tokens":10,"total_tokens":13})");
+}
+
 TEST(BatchFileTest, ARefusalIsAResultAndAnOutageIsNot) {
   const Json error = BatchError(One(kText), absl::InvalidArgumentError("too long"));
 
   EXPECT_EQ(error["response"]["status_code"], 400);
   EXPECT_EQ(error["response"]["body"]["error"]["message"], "too long");
   EXPECT_EQ(error["response"]["body"]["error"]["type"], "invalid_request_error");
+  EXPECT_TRUE(error["response"]["body"]["error"]["param"].is_null());
+  EXPECT_TRUE(error["response"]["body"]["error"]["code"].is_null());
   EXPECT_TRUE(IsTransient(absl::UnavailableError("")));
   EXPECT_TRUE(IsTransient(absl::ResourceExhaustedError("")));
   EXPECT_FALSE(IsTransient(absl::InvalidArgumentError("")));

@@ -260,10 +260,122 @@ TEST_F(SchedulerBeamsTest, RefusesWhatCannotWork) {
             "a beam search with 10 beams and 11 end and stop tokens needs the 21 most likely "
             "tokens of a row, at most 20 are reported; ask for fewer beams or stop tokens");
   EXPECT_FALSE(scheduler_->Submit(Search(2, 4, 8, 11)).ok());
+}
+
+// The prompt is a chunk in lane 1; each beam is a row in lane 0, which shares all slots but its
+// own.
+TEST_F(SchedulerBeamsTest, BehindAPrefillLaneBeamsGoOnInALaneThatDecodes) {
+  for (const bool kept : {false, true}) {
+    SCOPED_TRACE(kept);
+    SchedulerOptions options = SmallOptions();
+    options.prefill_lanes = {.replicas = 1};
+    options.prefix_cache = kept;
+    Make(options);
+    events_ = {};
+    ASSERT_TRUE(scheduler_->Submit(Search(1, 20, 24, 3)).ok());
+    uint32_t chunks = 0;
+    uint32_t rows = 0;
+    std::set<uint32_t> slots;
+    for (const plan::StepPlan& plan : Run()) {
+      EXPECT_TRUE(plan.lane == 1 ? plan.rows.empty() : plan.chunks.empty());
+      EXPECT_EQ(plan.joins.size(), plan.chunks.size() + plan.rows.size());
+      chunks += static_cast<uint32_t>(plan.chunks.size());
+      rows += static_cast<uint32_t>(plan.rows.size());
+      for (const plan::SlotAllocation& allocation : plan.allocations) {
+        for (uint32_t i = 0; i < allocation.extent.tokens; ++i) {
+          slots.insert(allocation.extent.first_slot + i);
+        }
+      }
+    }
+    EXPECT_EQ(chunks, 1u);
+    EXPECT_EQ(rows, 9u);
+    EXPECT_LE(slots.size(), 29u);
+    EXPECT_EQ(IndicesOf(1), (std::vector<uint32_t>{0, 1, 2, 3}));
+    ASSERT_NE(EndOf(1), nullptr);
+    EXPECT_EQ(EndOf(1)->reason, plan::FinishReason::kLength);
+    EXPECT_FALSE(scheduler_->HasWork());
+    EXPECT_EQ(scheduler_->KvStats(0).slots_held, 0u);
+  }
+}
+
+TEST_F(SchedulerBeamsTest, BehindAPrefillLaneBeamsGoOnWhereTheLeastWorkIs) {
   SchedulerOptions options = SmallOptions();
-  options.prefill_lanes = {.replicas = 1, .each = 1};
+  options.lanes = 2;
+  options.prefill_lanes = {.replicas = 1};
   Make(options);
-  EXPECT_EQ(scheduler_->Submit(Search(3, 4, 8, 2)).code(), absl::StatusCode::kUnimplemented);
+  ASSERT_TRUE(Submit(1, 4, 100).ok());
+  Plan();
+  ASSERT_TRUE(StepDoneOf(2));
+  Plan();
+  ASSERT_EQ(scheduler_->Stats().lanes[0].rows, 1u);
+  ASSERT_TRUE(scheduler_->Submit(Search(2, 20, 24, 3)).ok());
+  std::map<uint32_t, uint32_t> joins;  // By lane.
+  for (const plan::StepPlan& plan : Run()) {
+    joins[plan.lane] += static_cast<uint32_t>(plan.joins.size());
+  }
+  EXPECT_EQ(joins[0], 0u);
+  EXPECT_EQ(joins[1], 9u);
+  EXPECT_EQ(joins[2], 1u);
+  EXPECT_EQ(IndicesOf(1).size(), 96u);
+  EXPECT_EQ(IndicesOf(2).size(), 4u);
+}
+
+TEST_F(SchedulerBeamsTest, SearchesWhosePromptsEndTogetherGoOnInDifferentLanes) {
+  SchedulerOptions options = SmallOptions();
+  options.lanes = 2;
+  options.prefill_lanes = {.replicas = 1};
+  Make(options);
+  ASSERT_TRUE(scheduler_->Submit(Search(1, 8, 12, 3)).ok());
+  ASSERT_TRUE(scheduler_->Submit(Search(2, 8, 12, 3)).ok());
+  const std::vector<plan::StepPlan> first = Plan();
+  ASSERT_EQ(first.size(), 1u);
+  EXPECT_EQ(first[0].chunks.size(), 2u);
+  ASSERT_TRUE(StepDone());
+  std::map<uint32_t, uint32_t> joins;  // By lane.
+  for (const plan::StepPlan& plan : Run()) {
+    joins[plan.lane] += static_cast<uint32_t>(plan.joins.size());
+  }
+  EXPECT_EQ(joins[0], 9u);
+  EXPECT_EQ(joins[1], 9u);
+  EXPECT_EQ(joins[2], 0u);
+  EXPECT_EQ(IndicesOf(1).size(), 4u);
+  EXPECT_EQ(IndicesOf(2).size(), 4u);
+}
+
+// Beams that find no slots come again through a prefill lane.
+TEST_F(SchedulerBeamsTest, BeamsWithoutSlotsAreComputedAnewInAPrefillLane) {
+  SchedulerOptions options = SmallOptions(24);
+  options.prefill_lanes = {.replicas = 1};
+  Make(options);
+  ASSERT_TRUE(scheduler_->Submit(Search(1, 16, 25, 4)).ok());
+  uint32_t chunks = 0;
+  for (const plan::StepPlan& plan : Run()) {
+    EXPECT_TRUE(plan.lane == 1 ? plan.rows.empty() : plan.chunks.empty());
+    chunks += static_cast<uint32_t>(plan.chunks.size());
+  }
+  EXPECT_GT(chunks, 4u);
+  EXPECT_EQ(IndicesOf(1).size(), 9u);
+  EXPECT_FALSE(scheduler_->HasWork());
+}
+
+// As when the last prefill node is lost, and comes back.
+TEST_F(SchedulerBeamsTest, PrefillLanesComeAndGoWithinASearch) {
+  Make(SmallOptions());
+  ASSERT_TRUE(scheduler_->Submit(Search(1, 8, 20, 3)).ok());
+  for (uint64_t epoch = 1; epoch <= 4; ++epoch) {
+    for (int i = 0; i < 3; ++i) {
+      Plan();
+      StepDone();
+    }
+    in_flight_.clear();
+    scheduler_->StartEpoch(epoch, SmallOptions().memory_nodes, {}, events_,
+                           {.replicas = static_cast<uint32_t>(epoch % 2)});
+    EXPECT_TRUE(scheduler_->Audit().ok()) << scheduler_->Audit();
+  }
+  Run();
+  EXPECT_EQ(IndicesOf(1).size(), 12u);
+  ASSERT_NE(EndOf(1), nullptr);
+  EXPECT_EQ(EndOf(1)->reason, plan::FinishReason::kLength);
 }
 
 }  // namespace

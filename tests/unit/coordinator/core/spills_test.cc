@@ -3,7 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <utility>
+#include <vector>
 
 #include "tests/unit/coordinator/core/parts_fixture.h"
 
@@ -24,6 +26,27 @@ class SpillsTest : public PartsTest {
     sequence.committed.push_back(5);
     life_.Decode(sequence);
     return sequence;
+  }
+  // One that is cut into spans on these nodes.
+  Sequence& DecodingOn(plan::SequenceId id, uint32_t prompt, const std::vector<uint32_t>& nodes) {
+    Sequence& sequence = Wait(id, prompt);
+    StartOn(sequence, nodes);
+    sequence.chunked_tokens = prompt;
+    sequence.planned_tokens = prompt + 1;
+    sequence.committed.push_back(5);
+    life_.Decode(sequence);
+    return sequence;
+  }
+  void StartOn(Sequence& sequence, const std::vector<uint32_t>& nodes) {
+    const plan::SequenceId id = sequence.request.id;
+    life_.Begin(sequence, 0, nodes.back());
+    kv_.Open(id);
+    for (const uint32_t node : nodes) {
+      kv_.BeginSpan(id, node);
+      const uint32_t left = sequence.join_tokens - kv_.TokensOf(id);
+      EXPECT_TRUE(kv_.Append(id, std::min(kv_.RoomInSpan(id), left)).ok());
+    }
+    life_.Settle(sequence);
   }
   // The step with its leave is done.
   void Drain() {
@@ -153,6 +176,92 @@ TEST_F(SpillsTest, AllNodesWithAPartReport) {
   const Spills::Done done = spills_.Take({.spill = sequence.spill, .ok = true});
   EXPECT_EQ(done.sequence, 1u);
   EXPECT_FALSE(done.ok) << "a part of it is nowhere";
+}
+
+// Spans of 128 tokens: 228 of the sequence are on node 0, and 128 on node 1.
+TEST_F(SpillsTest, ASequenceThatIsCutGoesToAllItsNodesAndComesBackToThem) {
+  MakeNodes({500, 500, 500}, 2, /*span_tokens=*/128, {}, false, {}, {.blocks = 4});
+  const std::vector<uint32_t> nodes = {0, 1, 0};
+  Sequence& sequence = DecodingOn(1, 356, nodes);
+  ASSERT_TRUE(spills_.Fits(sequence));
+
+  life_.Spill(sequence);
+  EXPECT_EQ(spills_.SlotsLeaving(0), 228u);
+  EXPECT_EQ(spills_.SlotsLeaving(1), 128u);
+  EXPECT_EQ(spills_.SlotsLeaving(2), 0u);
+  EXPECT_FALSE(spills_.Fits(DecodingOn(2, 1, {0}))) << "the tier of node 0 is full";
+  EXPECT_TRUE(spills_.Fits(DecodingOn(3, 128, {1})));
+  EXPECT_FALSE(spills_.Fits(DecodingOn(4, 129, {1, 0}))) << "all of it or nothing";
+  Drain();
+  ASSERT_TRUE(Audit().ok()) << Audit();
+  EXPECT_EQ(spills_.Take({.spill = sequence.spill, .ok = true}).sequence, 0u) << "one is left";
+  EXPECT_FALSE(spills_.IsStored(sequence));
+  EXPECT_EQ(spills_.SlotsLeaving(1), 128u);
+  EXPECT_EQ(spills_.Take({.spill = sequence.spill, .ok = true}).sequence, 1u);
+  ASSERT_TRUE(spills_.IsStored(sequence));
+  const absl::Span<const uint32_t> stored = spills_.NodesOf(sequence);
+  EXPECT_EQ(std::vector<uint32_t>(stored.begin(), stored.end()), nodes);
+  EXPECT_EQ(spills_.SlotsLeaving(0) + spills_.SlotsLeaving(1), 0u);
+  ASSERT_TRUE(Audit().ok()) << Audit();
+
+  StartOn(sequence, nodes);
+  sequence.restoring = true;
+  EXPECT_EQ(spills_.In(sequence).tokens, 356u);
+  ASSERT_TRUE(Audit().ok()) << Audit();
+  EXPECT_EQ(spills_.Take({.spill = sequence.spill, .ok = true}).sequence, 0u);
+  EXPECT_TRUE(spills_.Take({.spill = sequence.spill, .ok = true}).was_read);
+  EXPECT_TRUE(spills_.IsStored(sequence));
+  EXPECT_TRUE(Audit().ok()) << Audit();
+}
+
+TEST_F(SpillsTest, WhatOneNodeCannotWriteIsNowhere) {
+  MakeNodes({500, 500}, 2, /*span_tokens=*/128, {}, false, {}, {.blocks = 4});
+  Sequence& sequence = DecodingOn(1, 200, {0, 1});
+  life_.Spill(sequence);
+  Drain();
+  spills_.Take({.spill = sequence.spill, .ok = false});
+  const Spills::Done done = spills_.Take({.spill = sequence.spill, .ok = true});
+  EXPECT_EQ(done.sequence, 1u);
+  EXPECT_FALSE(done.ok);
+  EXPECT_EQ(spills_.TakeDrops(), std::vector<plan::SpillDrop>{{.spill = sequence.spill}});
+  EXPECT_EQ(Free(0), 500u);
+  EXPECT_EQ(Free(1), 500u);
+}
+
+// It has 72 tokens on node 1, which is the last to report, well or not.
+TEST_F(SpillsTest, WhoLeavesWhenOnePartIsBackIsNotBack) {
+  for (const bool ok : {true, false}) {
+    MakeNodes({500, 500}, 2, /*span_tokens=*/128, {}, false, {}, {.blocks = 4});
+    Sequence& sequence = DecodingOn(ok ? 1 : 2, 200, {0, 1});
+    life_.Spill(sequence);
+    Drain();
+    spills_.Take({.spill = sequence.spill, .ok = true});
+    spills_.Take({.spill = sequence.spill, .ok = true});
+    StartOn(sequence, {0, 1});
+    sequence.restoring = true;
+    spills_.In(sequence);
+    EXPECT_EQ(spills_.Take({.spill = sequence.spill, .ok = true}).sequence, 0u);
+
+    life_.Preempt(sequence);
+    EXPECT_EQ(spills_.SlotsLeaving(0), 128u);
+    EXPECT_EQ(spills_.SlotsLeaving(1), 72u);
+    Drain();
+    EXPECT_EQ(Free(0), 372u) << "who reported is not known";
+    EXPECT_EQ(Free(1), 428u) << "all but the last token's";
+    EXPECT_FALSE(spills_.IsStored(sequence));
+    ASSERT_TRUE(Audit().ok()) << Audit();
+
+    const Spills::Done done = spills_.Take({.spill = sequence.spill, .ok = ok});
+    EXPECT_EQ(done.sequence, sequence.request.id);
+    EXPECT_EQ(done.ok, ok);
+    EXPECT_EQ(spills_.SlotsLeaving(0) + spills_.SlotsLeaving(1), 0u);
+    EXPECT_EQ(Free(0) + Free(1), 1000u);
+    EXPECT_EQ(spills_.stats().stored, ok ? 1u : 0u);
+    sequence.spill = ok ? sequence.spill : 0;
+    ASSERT_TRUE(Audit().ok()) << Audit();
+    life_.End(sequence);
+    EXPECT_EQ(spills_.TakeDrops().size(), 1u);
+  }
 }
 
 TEST_F(SpillsTest, WhatTheTierHasNoRoomForDoesNotFit) {

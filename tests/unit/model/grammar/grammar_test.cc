@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
 #include "tests/unit/model/grammar/letter_tokenizer.h"
@@ -296,6 +297,18 @@ INSTANTIATE_TEST_SUITE_P(
                       WrongForm{OutputForm::Kind::kGrammar, "root ::= other"},
                       WrongForm{OutputForm::Kind::kGrammar, "start ::= \"a\""},
                       WrongForm{OutputForm::Kind::kGrammar, "root ::= \"a"}));
+
+// It is quoted, and one of the two would be cut inside a character.
+TEST(GrammarTest, AMessageThatIsTooLongIsCutBetweenCharacters) {
+  for (std::string type : {"", "x"}) {
+    for (int i = 0; i < 400; ++i) {
+      type += "é";
+    }
+    const auto grammar =
+        Compiler().Compile({OutputForm::Kind::kJsonSchema, R"({"type":")" + type + R"("})"});
+    EXPECT_TRUE(absl::EndsWith(grammar.status().message(), "é ...")) << grammar.status();
+  }
+}
 
 // Schemas of which XGrammar leaves something out are refused, and the message names what.
 struct Dropped {
