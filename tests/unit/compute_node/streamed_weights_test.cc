@@ -239,39 +239,6 @@ TEST_P(StreamedWeightsTest, NothingComesAheadOfASliceThatIsHeld) {
   EXPECT_GT(bus->bytes(), held) << "though nobody has asked for the next one";
 }
 
-// K and V and activations that memory nodes have put on the bus before a slice was asked for come
-// before it.
-TEST_P(StreamedWeightsTest, ASliceComesBehindWhatOthersHandedOverBefore) {
-  constexpr Nanos kNanosPerByte = 50;
-  constexpr uint64_t kOthers = 1'000'000;  // They take 50 ms.
-  test_support::RandomModelSpec spec = Spec("llama");
-  spec.layers = 8;
-  Program program(spec, GetParam());
-  const uint64_t all = program.executor().weight_source().weights().bytes();
-  const auto bus = *SharedBus::Open(absl::StrCat("behind-", getpid()), 20'000'000);
-  StreamedWeights weights(
-      program.executor().device(),
-      {.budget = all * 5 / 10, .directory = testing::TempDir(), .ahead = 0, .bus = bus});
-  ASSERT_TRUE(Load(program, weights).ok());
-  uint32_t slice = 0;
-  while (weights.Ask(slice)->here) {  // It stays.
-    weights.Release(slice++);
-  }
-  ASSERT_TRUE(AskAndWait(weights, slice).ok());
-  const uint64_t before = bus->bytes();
-  const Nanos others_through = bus->Take(kOthers, RealClock().Now());
-  weights.Release(slice++);  // The next one comes from now on.
-  while (weights.Ask(slice)->here) {
-    weights.Release(slice++);
-  }
-  ASSERT_TRUE(AskAndWait(weights, slice).ok());
-  const Nanos here = RealClock().Now();
-  const uint64_t came = bus->bytes() - before - kOthers;
-  EXPECT_GT(came, 0u);
-  EXPECT_GE(here, others_through + static_cast<Nanos>(came) * kNanosPerByte);
-  weights.Release(slice);
-}
-
 // K and V of some rows, by the products that make them again.
 std::vector<BFloat16> MadeAgain(SliceExecutor& executor, uint32_t slice, size_t first_column) {
   constexpr size_t kRows = 3;
