@@ -7,7 +7,6 @@ import argparse
 import contextlib
 import io
 import json
-import math
 import pathlib
 import subprocess
 import sys
