@@ -284,8 +284,10 @@ struct NodeStatus {
     uint32_t used = 0;
     uint32_t total = 0;
     uint32_t kept = 0;
+    std::string policy = {};  // "fetch_hybrid", or "others"; empty: those of all policies.
   };
-  // Where slots have several forms: each one's, of which the three are the sums.
+  // Where slots have several forms, or fetch_hybrid has some of its own: each one's, of which the
+  // three are the sums.
   std::vector<SlotForm> slot_forms = {};
   double busy_share = 0;
   uint64_t bytes_sent = 0;

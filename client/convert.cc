@@ -112,8 +112,11 @@ MemoryFormula FromProto(const v1::MemoryFormula& formula) {
 std::vector<NodeStatus::SlotForm> SlotFormsOf(const v1::Node& node) {
   std::vector<NodeStatus::SlotForm> forms;
   for (const v1::SlotForm& form : node.slot_forms()) {
-    forms.push_back(
-        {.kv = form.kv(), .used = form.used(), .total = form.total(), .kept = form.kept()});
+    forms.push_back({.kv = form.kv(),
+                     .used = form.used(),
+                     .total = form.total(),
+                     .kept = form.kept(),
+                     .policy = form.policy()});
   }
   return forms;
 }

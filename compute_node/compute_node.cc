@@ -102,7 +102,8 @@ ComputeNode::ComputeNode(ComputeNodeOptions options, model::Model model,
   path_makers_.push_back(
       std::make_unique<LocalPathMaker>(options_.name, *device_, options_.holds_kv));
   for (const plan::AttentionPath kind :
-       {plan::AttentionPath::kFetch, plan::AttentionPath::kRecompute}) {
+       {plan::AttentionPath::kFetch, plan::AttentionPath::kRecompute,
+        plan::AttentionPath::kHybrid}) {
     path_makers_.push_back(
         std::make_unique<FetchPathMaker>(kind, options_.name, *device_, kernels::CpuAttention()));
   }

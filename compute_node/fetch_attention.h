@@ -2,7 +2,7 @@
 //
 // FetchAttention: rows attend here, over K and V that lie at memory nodes and come here layer by
 // layer (HeadInfer: groups of KV heads through windows; KVPR, with path recompute, and HybridServe,
-// with slots of two kinds: some tokens as activations, or made here from those that stay). Their
+// with path hybrid: some tokens as activations, or made here from those that stay). Their
 // own k and v go to the memory nodes, so that a lost compute node loses nothing: with partition
 // token_range to those that have the spans of their tokens, and windows without any to the others
 // that send. Prompt chunks attend over the scratch KV.

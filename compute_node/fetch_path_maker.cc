@@ -29,7 +29,8 @@ absl::Status FetchPathMaker::Reserve(const plan::EpochConfig& config, const plan
 }
 
 absl::Status FetchPathMaker::ReserveResident(const plan::EpochConfig& config) {
-  const bool made_here = kind_ == plan::AttentionPath::kRecompute || config.activation_share > 0;
+  const bool made_here = kind_ == plan::AttentionPath::kRecompute ||
+                         (kind_ == plan::AttentionPath::kHybrid && config.activation_share > 0);
   const uint32_t places = made_here ? config.resident_tokens : 0;
   const auto layers = static_cast<uint32_t>(config.layers.size());
   if (resident_.has_value() && resident_->slots() == places && resident_layers_ == layers &&

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// FetchPathMaker: attention here, over K and V that memory nodes send, of which path recompute, or
-// path fetch with slots of two kinds, makes some here; with partition token_range they come span by
-// span. Keeps the scratch KV of prompts between epochs, and the
-// memory of activations that stay here.
+// FetchPathMaker: attention here, over K and V that memory nodes send, of which paths recompute and
+// hybrid make some here; with partition token_range they come span by span. Keeps the scratch KV of
+// prompts between epochs, and the memory of activations that stay here.
 
 #pragma once
 
@@ -23,7 +22,7 @@ namespace lamina::compute_node {
 
 class FetchPathMaker final : public PathMaker {
  public:
-  // Makes the path `kind`, fetch or recompute, of `node`, whose slices run on the device.
+  // Makes the path `kind`, fetch, recompute or hybrid, of `node`, whose slices run on the device.
   // References must outlive this.
   FetchPathMaker(plan::AttentionPath kind, std::string node, kernels::ComputeDevice& device,
                  const kernels::AttentionKernel& kernel)

@@ -141,7 +141,11 @@ class BySlots final : public FetchSplits {
         tables_({.slots = *std::max_element(config.slots.begin(), config.slots.end()),
                  .span_tokens = config.span_tokens,
                  .holds_all = true,
-                 .all_spans = true}) {}
+                 .all_spans = true,
+                 .hybrid_slots = config.hybrid_slots.empty()
+                                     ? 0
+                                     : *std::max_element(config.hybrid_slots.begin(),
+                                                         config.hybrid_slots.end())}) {}
 
   absl::Status Apply(const plan::StepPlan& plan) override { return tables_.Apply(plan); }
 
@@ -230,7 +234,7 @@ std::unique_ptr<FetchSplits> MakeFetchSplits(const plan::EpochConfig& config,
   if (path == plan::AttentionPath::kRecompute) {
     return std::make_unique<ByShare>(config, sequences);
   }
-  if (config.activation_share > 0) {
+  if (path == plan::AttentionPath::kHybrid && config.activation_share > 0) {
     return std::make_unique<BySlots>(config);
   }
   return std::make_unique<AsKv>(config, sequences);

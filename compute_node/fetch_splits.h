@@ -41,8 +41,8 @@ class FetchSplits {
                                                   uint32_t span) const = 0;
 };
 
-// Path recompute: by the step's plan, of activations or of token numbers. Path fetch: by the
-// tokens' slots where these are of kinds, else all tokens come as K and V. The epoch's
+// Path recompute: by the step's plan, of activations or of token numbers. Path hybrid: by the
+// tokens' slots where some of these hold activations. Else all tokens come as K and V. The epoch's
 // configuration and the table of the node's sequences must outlive it.
 std::unique_ptr<FetchSplits> MakeFetchSplits(const plan::EpochConfig& config,
                                              plan::AttentionPath path, SequenceTable& sequences);

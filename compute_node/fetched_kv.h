@@ -200,8 +200,9 @@ std::unique_ptr<kernels::AttentionScratch> MakePieceScratch(const WorkerContext&
                                                             const kernels::AttentionKernel& kernel,
                                                             uint32_t query_tokens, uint32_t tokens);
 
-// Over spans where the epoch's sequences are cut, else over whole ones, for rows of path fetch or
-// recompute. Arguments are those of the constructor; `kernel` attends. References must outlive it.
+// Over spans where the epoch's sequences are cut, else over whole ones, for rows of path fetch,
+// recompute or hybrid. Arguments are those of the constructor; `kernel` attends. References must
+// outlive it.
 std::unique_ptr<FetchedKv> MakeFetchedKv(const WorkerContext& context, plan::AttentionPath kind,
                                          const kernels::AttentionKernel& kernel,
                                          const ResidentActivations& resident, const KeptKv* kept);

@@ -2,7 +2,7 @@
 //
 // ResidentActivations: the activations of some tokens, which stay on the compute node that made
 // them, so that K and V of these can be made again with nothing on the link (path recompute;
-// kvpr.txt 3, row by row; path fetch with slots of two kinds: the ACT blocks of hybridserve.txt
+// kvpr.txt 3, row by row; path hybrid: the ACT blocks of hybridserve.txt
 // 4.2.1 on the device). Which tokens, and in which places, the plan says of each sequence that
 // joins (plan::ResidentTokens). Memory nodes have all tokens too: a lost compute node loses
 // nothing.

@@ -76,6 +76,9 @@ struct FetchConfig {
   // Policy fetch_hybrid: how many of a memory node's tokens are held as activations.
   uint32_t activation_percent = 0;
   bool activation_auto = true;  // By measured times.
+  // Policy fetch_hybrid, one of several: its slots have so many per cent of a memory node's bytes,
+  // and those of the others the rest.
+  uint32_t hybrid_percent = 50;
   // Policy fetch_hybrid: requests of lanes change places so that link and compute node are busy.
   bool packing = false;
   // Policy fetch_sparse: of the tokens before a decode row it attends to so many, and to which.
@@ -295,6 +298,8 @@ struct ClusterConfig {
   bool KeepsRecent() const {
     return fetch.resident_bytes > 0 && Prepares(kPolicyFetchHeads) && !Prepares(kPolicyFetchSparse);
   }
+  // Whether fetch_hybrid is one of several policies, with slots of its own.
+  bool HoldsHybridApart() const { return policies.size() > 1 && Prepares(kPolicyFetchHybrid); }
   // Whether rows of fetch_recompute or fetch_hybrid find activations of their first tokens there.
   bool KeepsActivations() const {
     return fetch.resident_bytes > 0 &&

@@ -356,6 +356,9 @@ std::string ToYaml(const ClusterConfig& config) {
       word("activation_percent",
            config.fetch.activation_auto ? "auto" : absl::StrCat(config.fetch.activation_percent));
     }
+    if (config.HoldsHybridApart()) {
+      number("hybrid_percent", config.fetch.hybrid_percent);
+    }
     if (config.fetch.packing) {
       word("packing", "true");
     }

@@ -169,6 +169,7 @@ absl::Status ClusterFileReader::Read(const YAML::Node& root) {
                          {"kv_weights_first", Choice(internal::kTruths, c.fetch.kv_weights_first)},
                          {"activation_percent",
                           NumberOrAuto(c.fetch.activation_percent, c.fetch.activation_auto)},
+                         {"hybrid_percent", Number(c.fetch.hybrid_percent)},
                          {"packing", Choice(internal::kTruths, c.fetch.packing)},
                          {"caching_ratio", Ratio(c.fetch.caching_ratio)},
                          {"resident", Size(c.fetch.resident_bytes)},

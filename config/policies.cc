@@ -44,13 +44,48 @@ absl::Status CheckOneOfSeveral(const std::string& policy) {
     return absl::InvalidArgumentError(absl::StrCat(
         "policies: ", policy, " cannot be one of several: ", why, "; name it alone, or remove it"));
   }
-  if (policy == kPolicyFetchHybrid) {
-    return absl::UnimplementedError(absl::StrCat(
-        "policies: ", policy,
-        " is not served by this version as one of several: slots hold activations in place of K "
-        "and V for it, and rows of other policies read K and V; name it alone, or remove it"));
-  }
   return absl::OkStatus();
+}
+
+// Slots of fetch_hybrid are its own there: their room is a part of a memory node's.
+absl::Status CheckHybrid(const ClusterConfig& config) {
+  const uint32_t percent = config.fetch.hybrid_percent;
+  if (!config.HoldsHybridApart()) {
+    return percent == FetchConfig().hybrid_percent
+               ? absl::OkStatus()
+               : absl::InvalidArgumentError(absl::StrCat(
+                     "fetch.hybrid_percent: says how slots are shared by fetch_hybrid and other "
+                     "policies, and what is prepared is ",
+                     absl::StrJoin(config.Prepared(), ", "),
+                     "; remove it, or name fetch_hybrid and another one in policies"));
+  }
+  if (percent == 0 || percent >= 100) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "fetch.hybrid_percent: ", percent,
+        " leaves fetch_hybrid or the other policies no room; set it from 1 to 99, or name "
+        "fetch_hybrid alone"));
+  }
+  if (config.Prepares(kPolicyFetchRecompute)) {
+    return absl::UnimplementedError(
+        "policies: fetch_recompute and fetch_hybrid are not served by this version in one list: "
+        "the one has an activation in addition to K and V, the other in place of them; remove one "
+        "of them");
+  }
+  if (!config.fetch.streaming_heads.empty()) {
+    return absl::UnimplementedError(
+        "policies: fetch_hybrid is not served by this version next to fetch_heads with heads that "
+        "stream; remove it, or fetch.streaming_heads");
+  }
+  if (config.KeepsInt8()) {
+    return absl::UnimplementedError(
+        "policies: fetch_hybrid is not served by this version as one of several with kv int8, "
+        "where no token is held as an activation; remove it for fetch_heads, or name it alone");
+  }
+  return config.partition != Partition::kTokenRange
+             ? absl::OkStatus()
+             : absl::UnimplementedError(
+                   "partition: token_range is not served by this version with fetch_hybrid among "
+                   "several policies; set it to request, head or auto, or name fetch_hybrid alone");
 }
 
 }  // namespace
@@ -70,6 +105,7 @@ absl::Status CheckPolicies(const ClusterConfig& config) {
         "policy: ", config.policy, " is for requests that name none, and policies has only ",
         absl::StrJoin(config.policies, ", "), "; set it to one of these, or add it there"));
   }
+  LAMINA_RETURN_IF_ERROR(CheckHybrid(config));
   if (config.policies.size() <= 1) {
     return absl::OkStatus();
   }
@@ -112,6 +148,13 @@ ClusterConfig OfPolicy(const ClusterConfig& config, const std::string& policy) {
     alone.fetch.recompute_auto = defaults.recompute_auto;
     alone.fetch.kv_weights_first = defaults.kv_weights_first;
   }
+  if (policy != kPolicyFetchHybrid && config.Prepares(kPolicyFetchHybrid)) {
+    alone.fetch.activation_percent = defaults.activation_percent;
+    alone.fetch.activation_auto = defaults.activation_auto;
+    alone.fetch.packing = defaults.packing;
+    alone.fetch.kv_weights_first = defaults.kv_weights_first;
+  }
+  alone.fetch.hybrid_percent = defaults.hybrid_percent;
   if (policy != kPolicyFetchHeads && config.Prepares(kPolicyFetchHeads)) {
     alone.fetch.streaming_heads = defaults.streaming_heads;
     alone.fetch.streaming_sink = defaults.streaming_sink;
@@ -121,7 +164,7 @@ ClusterConfig OfPolicy(const ClusterConfig& config, const std::string& policy) {
     alone.fetch.resident_bytes = defaults.resident_bytes;
   }
   // K and V of fetch_sparse come in as many heads as those of fetch_heads, too.
-  if (policy == kPolicyFetchRecompute &&
+  if ((policy == kPolicyFetchRecompute || policy == kPolicyFetchHybrid) &&
       (config.Prepares(kPolicyFetchHeads) || config.Prepares(kPolicyFetchSparse))) {
     alone.fetch.heads = defaults.heads;
     alone.fetch.heads_auto = defaults.heads_auto;

@@ -36,8 +36,10 @@ uint32_t DefaultLanes(const ClusterConfig& config);
 // Checks the words of `policy` and `policies`.
 // Errors: kInvalidArgument  a word that is no policy, or comes twice; a `policy` that is not among
 //                           `policies`; local or auto among several.
-//         kUnimplemented    fetch_hybrid among several; fetch_recompute with heads that stream, or
-//                           from activations with INT8.
+//                           A share of slots for fetch_hybrid where it is not one of several, or
+//                           that leaves it or the others none.
+//         kUnimplemented    fetch_recompute with heads that stream, or from activations with INT8;
+//                           fetch_hybrid with these, with fetch_recompute, or with spans.
 absl::Status CheckPolicies(const ClusterConfig& config);
 
 // The configuration with this one of its policies alone, and without the keys of `fetch` that

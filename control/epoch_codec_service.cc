@@ -33,6 +33,7 @@ void ToProto(const plan::EpochConfig& config, v1::Configure* proto) {
     proto->add_slots(slots);
   }
   proto->mutable_int8_slots()->Add(config.int8_slots.begin(), config.int8_slots.end());
+  proto->mutable_hybrid_slots()->Add(config.hybrid_slots.begin(), config.hybrid_slots.end());
   for (const HeadRange& heads : config.heads) {
     proto->add_kv_heads(heads.count);
   }
@@ -93,6 +94,7 @@ plan::EpochConfig FromProto(const v1::Configure& proto) {
       .memory_nodes = {proto.memory_nodes().begin(), proto.memory_nodes().end()},
       .slots = {proto.slots().begin(), proto.slots().end()},
       .int8_slots = {proto.int8_slots().begin(), proto.int8_slots().end()},
+      .hybrid_slots = {proto.hybrid_slots().begin(), proto.hybrid_slots().end()},
       .partition = static_cast<Partition>(proto.partition()),
       .heads = ConsecutiveRanges({proto.kv_heads().begin(), proto.kv_heads().end()}),
       .span_tokens = proto.span_tokens(),

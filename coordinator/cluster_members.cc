@@ -42,12 +42,18 @@ uint64_t CapacityOf(const core::Membership& membership, const AttachedNodes& nod
   return capacity;
 }
 
+// How many of these bytes are for slots of fetch_hybrid.
+uint64_t HybridBytesOf(const EngineOptions& options, uint64_t capacity) {
+  const uint32_t percent = options.fetch.hybrid->percent;
+  return percent == 0 ? capacity : capacity / 100 * percent;
+}
+
 HybridMeasures HybridMeasuresOf(const EngineOptions& options, const ClusterMembers& members) {
   const MeasuredNodes nodes = MeasuredNodesOf(members);
   return {.rates = FetchRatesOf(options, *members.epoch(), nodes),
           .making = FetchFitsOf(nodes).making,
           .slice = MeanUnit(nodes.compute),
-          .capacity = CapacityOf(members.membership(), members.nodes())};
+          .capacity = HybridBytesOf(options, CapacityOf(members.membership(), members.nodes()))};
 }
 
 // Slots were counted for K and V alone.

@@ -47,7 +47,8 @@ class EpochOwner {
 
 class ClusterMembers {
  public:
-  // Decode rows, lanes that have some, and all their tokens of context.
+  // Decode rows, lanes that have some, and all their tokens of context; of several policies those
+  // of fetch_hybrid.
   struct Load {
     uint32_t rows = 0;
     uint32_t prefilling = 0;  // So many of the rows are at their prompts.

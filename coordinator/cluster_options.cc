@@ -234,6 +234,9 @@ plan::AttentionPath PathOf(const ClusterConfig& config, const StreamingHeads& st
   if (policy == kPolicyFetchHeads && config.KeepsRecent()) {
     return plan::AttentionPath::kSparse;
   }
+  if (policy == kPolicyFetchHybrid && !config.KeepsInt8()) {
+    return plan::AttentionPath::kHybrid;
+  }
   if (policy == kPolicyFetchRecompute) {
     const bool nothing = config.KeepsInt8() && !config.RecomputesFromTokens();
     return nothing ? plan::AttentionPath::kFetch : plan::AttentionPath::kRecompute;
@@ -272,6 +275,7 @@ void UseHybrid(const ClusterConfig& config, uint32_t width, EngineOptions& optio
       config.fetch.activation_auto
           ? HybridOptions{.share = kHalf, .automatic = true}
           : HybridOptions{.share = config.fetch.activation_percent * plan::SlotKinds::kUnit / 100};
+  options.fetch.hybrid->percent = HasSeveralPolicies(options) ? config.fetch.hybrid_percent : 0;
   UseResidentOfHybrid(config, options);
   if (config.fetch.packing) {
     options.scheduler.strategies.lane_packing = [bytes = RecomputeBytesOf(options.fetch, options)] {
@@ -342,11 +346,11 @@ EngineOptions MakeOptions(const ClusterConfig& config, const StreamingHeads& str
   const bool recomputes = config.Prepares(kPolicyFetchRecompute);
   if (config.RecomputesFromTokens()) {
     UseTokens(config, options);
-  } else if (config.KeepsInt8() && (recomputes || config.policy == kPolicyFetchHybrid)) {
+  } else if (config.KeepsInt8() && (recomputes || config.Prepares(kPolicyFetchHybrid))) {
     UseNoActivations(model.width, options);
   } else if (recomputes) {
     UseRecompute(config, model.width, options);
-  } else if (config.policy == kPolicyFetchHybrid) {
+  } else if (config.Prepares(kPolicyFetchHybrid)) {
     UseHybrid(config, model.width, options);
   }
   if (config.Prepares(kPolicyFetchSparse)) {

@@ -25,11 +25,13 @@ MetricLabels With(MetricLabels labels, const std::string& name, const std::strin
   return labels;
 }
 
-// Slots of each form of K and V, where they have several.
+// Slots of each form of K and V, where they have several, or of fetch_hybrid and of the others.
 void AddForms(MetricsPage& page, const NodeReport& node) {
   for (const NodeReport::Form& form : node.forms) {
-    const MetricLabels labels = {{"node", node.member.name},
-                                 {"kv", std::string(KvFormName(form.form))}};
+    MetricLabels labels = {{"node", node.member.name}, {"kv", std::string(KvFormName(form.form))}};
+    if (!form.policy.empty()) {
+      labels.emplace_back("policy", form.policy);
+    }
     page.Gauge("lamina_node_form_slots", "KV slots of a form of K and V.", labels,
                form.kv.slots_total);
     page.Gauge("lamina_node_form_slots_used", "KV slots of a form that hold tokens.", labels,

@@ -24,8 +24,17 @@ std::unique_ptr<core::ServiceOrder> MakeOrder(bool priority) {
   return priority ? core::MakePriorityOrder() : core::MakeFirstComeFirstServed();
 }
 
-ClusterMembers::Load LoadOf(const core::SchedulerStats& stats, ClusterMembers::Load load) {
+// Where there are several policies fetch_hybrid is told of its own requests alone.
+bool CountsForHybrid(const EngineOptions& options, const core::SchedulerStats::LaneStats& lane) {
+  return !HasSeveralPolicies(options) || lane.path == plan::AttentionPath::kHybrid;
+}
+
+ClusterMembers::Load LoadOf(const EngineOptions& options, const core::SchedulerStats& stats,
+                            ClusterMembers::Load load) {
   for (const core::SchedulerStats::LaneStats& lane : stats.lanes) {
+    if (!CountsForHybrid(options, lane)) {
+      continue;
+    }
     load.rows += lane.rows;
     load.prefilling += lane.prefilling;
     load.lanes += lane.rows > 0 ? 1 : 0;
@@ -79,9 +88,10 @@ void Engine::Impl::EndTurn() {
   members.DropLostNodes();
   LetGo();
   members.WatchLoad(scheduler.HasWork() || !requests.empty(), [this] {
-    return LoadOf(scheduler.Stats(), {.tokens = requests.tokens(),
-                                      .prompts = prompts_planned,
-                                      .prompt_tokens = token_work.input_tokens()});
+    return LoadOf(options, scheduler.Stats(),
+                  {.tokens = requests.tokens(),
+                   .prompts = prompts_planned,
+                   .prompt_tokens = token_work.input_tokens()});
   });
   members.Advance();
   PlanSteps();

@@ -32,6 +32,14 @@ std::map<std::string, double> SliceSeconds(const StatusSources& sources) {
   return seconds;
 }
 
+// NodeReport::Form::policy
+std::string WhoseSlots(const core::MemoryNodeShare& share) {
+  if (share.paths.empty()) {
+    return "";
+  }
+  return share.paths.Has(plan::AttentionPath::kHybrid) ? "fetch_hybrid" : "others";
+}
+
 }  // namespace
 
 EngineStatus StatusBuilder::Build(const StatusSources& sources) const {
@@ -171,7 +179,9 @@ NodeReport StatusBuilder::ReportOf(const core::Member& member, const StatusSourc
       const core::KvPoolStats stats = sources.scheduler.KvStats(share);
       report.kv = share == shares.front() ? stats : core::SumOf(report.kv, stats);
       if (shares.size() > 1) {
-        report.forms.push_back({.form = *sources.epoch->shares[share].form, .kv = stats});
+        const core::MemoryNodeShare& of = sources.epoch->shares[share];
+        report.forms.push_back(
+            {.form = of.form.value_or(KvForm::kBF16), .kv = stats, .policy = WhoseSlots(of)});
       }
     }
   }

@@ -36,10 +36,11 @@ struct NodeReport {
   uint64_t reports = 0;    // AttachedNode::reports
   Nanos thread_still = 0;  // How long its data thread has not moved.
   core::KvPoolStats kv;    // Slots of all forms together.
-  // Where slots have several forms: each one's.
+  // Where slots have several forms, or fetch_hybrid has some of its own: each one's.
   struct Form {
     KvForm form = KvForm::kBF16;
     core::KvPoolStats kv;
+    std::string policy = {};  // "fetch_hybrid", or "others"; empty: requests of all are there.
   };
   std::vector<Form> forms = {};
 };

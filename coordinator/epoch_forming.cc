@@ -11,6 +11,7 @@
 #include "common/units.h"
 #include "coordinator/attention_choice.h"
 #include "coordinator/core/sequence_kv.h"
+#include "coordinator/hybrid_room.h"
 #include "coordinator/hybrid_share.h"
 #include "coordinator/spill_shares.h"
 #include "plan/activation_part.h"
@@ -52,19 +53,26 @@ uint32_t PrefillLanesOf(const EpochMembers& members) {
   return static_cast<uint32_t>(replicas.size()) * each;
 }
 
+// What a token takes of a node that has these heads of each layer.
+TokenBytes BytesOfHeads(const std::vector<AttentionDescriptor>& layers, const FetchOptions& fetch,
+                        const HeadRange& heads) {
+  TokenBytes bytes;
+  for (const AttentionDescriptor& layer : layers) {
+    const plan::ActivationPart part =
+        plan::ActivationPartOf(fetch.activation_width, heads, layer.kv_heads);
+    bytes.kv += heads.count * KvHeadBytes(layer.head_dim, KvForm::kBF16);
+    bytes.activation += part.count * sizeof(BFloat16);
+  }
+  return bytes;
+}
+
 // The slots that all nodes have room for with their heads and their parts of activations, to the
 // byte, now that it is settled whose they are.
 void CountWithActivations(const std::vector<AttentionDescriptor>& layers,
                           const EpochMembers& members, core::HeadSplit& split) {
   uint64_t slots = kSlotsMax;
   for (size_t i = 0; i < members.kv.size(); ++i) {
-    TokenBytes bytes;
-    for (const AttentionDescriptor& layer : layers) {
-      const plan::ActivationPart part =
-          plan::ActivationPartOf(members.fetch.activation_width, split.heads[i], layer.kv_heads);
-      bytes.kv += split.heads[i].count * KvHeadBytes(layer.head_dim, KvForm::kBF16);
-      bytes.activation += part.count * sizeof(BFloat16);
-    }
+    const TokenBytes bytes = BytesOfHeads(layers, members.fetch, split.heads[i]);
     const uint64_t capacity = members.kv[i].capacity_bytes;
     const uint64_t own =
         members.activation_share.has_value()
@@ -89,6 +97,9 @@ absl::StatusOr<FormedEpoch> EpochForming::Form(const EpochMembers& members) cons
   }
   if (options_.kv.has_both()) {
     PlaceForms(members, placement);
+  }
+  if (members.fetch.hybrid.has_value() && members.fetch.hybrid->percent > 0) {
+    LAMINA_RETURN_IF_ERROR(PlaceHybrid(members, placement));
   }
   LAMINA_ASSIGN_OR_RETURN(plan::EpochTopology topology,
                           plan::EpochTopology::Create(ConfigOf(members, placement)));
@@ -121,14 +132,16 @@ absl::StatusOr<EpochForming::Placement> EpochForming::PlaceHeads(
     bandwidth += nodes.back().bandwidth;
   }
   const std::vector<AttentionDescriptor>& layers = options_.layers;
-  const uint32_t least = options_.scheduler.SlotsAtOnce(options_.scheduler.sequence_tokens_max);
+  const core::SchedulerOptions& limits = options_.scheduler;
+  const uint32_t least = WholeSlots(members.fetch, limits.SlotsAtOnce(limits.sequence_tokens_max));
   const bool activations = members.fetch.activation_width > 0;
   LAMINA_ASSIGN_OR_RETURN(
       core::HeadSplit split,
-      core::ShareHeads(layers, nodes, WholeSlots(members.fetch, least), options_.kv,
-                       activations ? HeadBytesBesidesKv(members.fetch, layers.size(),
-                                                        KvBytesPerToken(layers), layers[0].kv_heads)
-                                   : 0));
+      core::ShareHeads(layers, nodes, least, options_.kv,
+                       activations
+                           ? HeadBytesBesidesKv(members.fetch, layers.size(),
+                                                KvBytesPerToken(layers), layers[0].kv_heads, least)
+                           : 0));
   if (activations) {
     CountWithActivations(layers, members, split);
   }
@@ -208,8 +221,54 @@ void EpochForming::PlaceForms(const EpochMembers& members, Placement& placement)
   placement.shares.insert(placement.shares.end(), int8.begin(), int8.end());
 }
 
+// A share of several nodes has as many slots of each as the fullest of these.
+absl::Status EpochForming::PlaceHybrid(const EpochMembers& members, Placement& placement) const {
+  const plan::SlotKinds kinds(members.activation_share.value_or(0));
+  const uint32_t percent = members.fetch.hybrid->percent;
+  std::vector<HybridRoom> room(placement.shares.size(), {.others = kSlotsMax, .hybrid = kSlotsMax});
+  for (size_t i = 0; i < members.kv.size(); ++i) {
+    const TokenBytes bytes = placement.heads.empty()
+                                 ? TokenBytes{.kv = KvBytesPerToken(options_.layers),
+                                              .activation = ActivationBytesPerToken(
+                                                  members.fetch, options_.layers.size())}
+                                 : BytesOfHeads(options_.layers, members.fetch, placement.heads[i]);
+    const HybridRoom own = RoomIn(bytes, kinds, percent, members.kv[i].capacity_bytes);
+    HybridRoom& all = room[placement.share_of[i]];
+    all = {.others = std::min(all.others, own.others), .hybrid = std::min(all.hybrid, own.hybrid)};
+  }
+  plan::AttentionPaths others;
+  for (const PreparedPolicy& policy : options_.policies) {
+    if (policy.path != plan::AttentionPath::kHybrid) {
+      others.Add(policy.path);
+    }
+  }
+  const uint32_t least = options_.scheduler.SlotsAtOnce(options_.scheduler.sequence_tokens_max);
+  std::vector<core::MemoryNodeShare> hybrid = placement.shares;
+  for (size_t share = 0; share < room.size(); ++share) {
+    if (std::min(room[share].others, room[share].hybrid) < least) {
+      return absl::FailedPreconditionError(
+          absl::StrCat(placement.shares[share].name, " has room for ", room[share].hybrid,
+                       " tokens of policy fetch_hybrid (fetch.hybrid_percent ", percent, ") and ",
+                       room[share].others, " of the others, but one request may have ", least,
+                       " (limits.sequence_tokens_max); raise the capacity or lower the limit"));
+    }
+    placement.shares[share].paths = others;
+    placement.shares[share].slots = room[share].others;
+    placement.shares[share].activation_share = 0;
+    hybrid[share].paths = {plan::AttentionPath::kHybrid};
+    hybrid[share].slots = room[share].hybrid;
+  }
+  for (size_t i = 0; i < members.kv.size(); ++i) {
+    placement.slots[i] = room[placement.share_of[i]].others;
+    placement.hybrid_slots.push_back(room[placement.share_of[i]].hybrid);
+  }
+  placement.shares.insert(placement.shares.end(), hybrid.begin(), hybrid.end());
+  absl::StrAppend(&placement.words, "; ", percent, "% of the room is for fetch_hybrid");
+  return absl::OkStatus();
+}
+
 void FormedEpoch::NameNodes(plan::StepPlan& plan) const {
-  if (config().int8_slots.empty()) {
+  if (!has_pairs()) {
     return;  // A share is named as its node, or its first one.
   }
   for (plan::SequenceJoin& join : plan.joins) {
@@ -291,6 +350,7 @@ plan::EpochConfig EpochForming::ConfigOf(const EpochMembers& members,
                            .prefill_lanes = prefill_lanes};
   config.int8_tails = options_.kv.tails;
   config.int8_slots = placement.int8_slots;
+  config.hybrid_slots = placement.hybrid_slots;
   config.attention_paths = members.local ? plan::AttentionPaths{plan::AttentionPath::kLocal}
                                          : PathsOnMemoryNodes(options_, members.fetch);
   if (config.attention_paths.fetch()) {

@@ -62,8 +62,9 @@ struct FormedEpoch {
   // What sequences are placed on: each node that holds KV, or all as one (partition head), or the
   // nodes of each replica as one (policy local).
   std::vector<core::MemoryNodeShare> shares;
-  // The index of the share of each node that holds KV. With slots of both forms those of bf16: as
-  // many shares of INT8 follow, in the same order.
+  // The index of the share of each node that holds KV. With slots of both forms those of bf16, and
+  // with slots of fetch_hybrid next to others those of the others: as many shares of INT8, or of
+  // fetch_hybrid, follow, in the same order.
   std::vector<uint32_t> share_of;
   std::string partition;  // As status tells it.
   std::string shares_by;  // By what new sequences are shared out, as status tells it.
@@ -80,9 +81,11 @@ struct FormedEpoch {
     return (config().activation_width > 0 && config().activation_share == 0) ||
            config().made_tokens_max > 0;
   }
-  // How many shares there are of each form of K and V.
+  // Whether each node, or all as one, is two shares.
+  bool has_pairs() const { return !config().int8_slots.empty() || !config().hybrid_slots.empty(); }
+  // How many shares there are of each of the two, or in all.
   uint32_t shares_of_form() const {
-    return static_cast<uint32_t>(shares.size() / (config().int8_slots.empty() ? 1 : 2));
+    return static_cast<uint32_t>(shares.size() / (has_pairs() ? 2 : 1));
   }
   // All shares of a node that holds KV.
   std::vector<uint32_t> SharesOf(uint32_t node) const {
@@ -112,8 +115,8 @@ class EpochForming {
   // Requires: at least one compute node that decodes, and one that holds KV.
   // Errors: of core::ShareHeads() and core::CheckSpans(), where K and V do not fit the nodes that
   //         are there; kFailedPrecondition  under policy local a stage or shard has no room for its
-  //         part of one request; of plan::EpochTopology::Create(), which only a bug of ours can
-  //         bring about.
+  //         part of one request, or slots of fetch_hybrid, or those next to them, for one; of
+  //         plan::EpochTopology::Create(), which only a bug of ours can bring about.
   absl::StatusOr<FormedEpoch> Form(const EpochMembers& members) const;
 
  private:
@@ -122,7 +125,8 @@ class EpochForming {
     std::vector<uint32_t> share_of = {};    // One entry for each node; empty: each is a share.
     std::vector<HeadRange> heads = {};      // Partition head.
     std::vector<uint32_t> slots;            // One entry for each node.
-    std::vector<uint32_t> int8_slots = {};  // EpochConfig::int8_slots
+    std::vector<uint32_t> int8_slots = {};  // EpochConfig::int8_slots, hybrid_slots
+    std::vector<uint32_t> hybrid_slots = {};
     std::string words;
   };
   absl::StatusOr<Placement> Place(const EpochMembers& members) const;
@@ -132,6 +136,8 @@ class EpochForming {
   absl::StatusOr<Placement> PlaceReplicas(const EpochMembers& members) const;
   // Slots of both forms: cuts each share in two.
   void PlaceForms(const EpochMembers& members, Placement& placement) const;
+  // Slots of fetch_hybrid next to others: the same.
+  absl::Status PlaceHybrid(const EpochMembers& members, Placement& placement) const;
   // Slots of a compute node, of the layers and heads that it runs.
   absl::StatusOr<uint32_t> SlotsOfPart(const EpochMember& member, const plan::Stage& part) const;
   uint32_t LanesOf(const EpochMembers& members, const Placement& placement) const;

@@ -27,6 +27,9 @@ struct HybridOptions {
   bool automatic = false;  // By measured times, once there are any.
   // There are bytes for activations on the compute node, and K and V would take no more.
   bool keeps_nothing = false;
+  // Among several policies: of a memory node's bytes so many per cent are for its slots, and the
+  // rest for those of the others. 0: it has all.
+  uint32_t percent = 0;
   friend bool operator==(const HybridOptions&, const HybridOptions&) = default;
 };
 
@@ -50,7 +53,10 @@ struct FetchOptions {
 
 // The path of rows in epochs of one such policy whose K and V are on memory nodes.
 inline plan::AttentionPath PathOnMemoryNodes(const FetchOptions& fetch) {
-  if ((fetch.activation_width > 0 && !fetch.hybrid.has_value()) || fetch.made_tokens_max > 0) {
+  if (fetch.hybrid.has_value()) {
+    return plan::AttentionPath::kHybrid;
+  }
+  if (fetch.activation_width > 0 || fetch.made_tokens_max > 0) {
     return plan::AttentionPath::kRecompute;
   }
   return fetch.sparse_ratio > 0     ? plan::AttentionPath::kSparse

@@ -147,8 +147,10 @@ absl::Status NodeAdmission::CheckRoom(const NodeHello& hello, bool holds_kv) con
              : absl::FailedPreconditionError(absl::StrCat(
                    identity.is_memory ? "memory node " : "compute node ", identity.name, " has ",
                    FormatBytes(identity.capacity_bytes), ": room for ", slots, " tokens",
-                   options_.kv.has_both() ? " of each form" : "", TailWords(),
-                   ", but one request may have ", least,
+                   options_.kv.has_both() ? " of each form"
+                   : hybrid_percent() > 0 ? " of fetch_hybrid, and of the other policies"
+                                          : "",
+                   TailWords(), ", but one request may have ", least,
                    " (limits.sequence_tokens_max); raise its capacity to ",
                    FormatBytes(CapacityFor(wanted)), " or lower the limit"));
 }
@@ -160,7 +162,7 @@ uint64_t NodeAdmission::BytesOfHead(uint64_t slots) const {
     return CapacityFor(slots) / heads;
   }
   const uint64_t kv = KvBytesPerToken(layers);
-  return slots * (kv / heads + HeadBytesBesidesKv(options_.fetch, layers.size(), kv, heads));
+  return slots * (kv / heads + HeadBytesBesidesKv(options_.fetch, layers.size(), kv, heads, slots));
 }
 
 bool NodeAdmission::IsPart(const std::string& name) const {

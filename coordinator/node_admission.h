@@ -13,6 +13,7 @@
 #include "absl/status/status.h"
 #include "coordinator/attached_nodes.h"
 #include "coordinator/engine_options.h"
+#include "coordinator/hybrid_room.h"
 #include "coordinator/node_port.h"
 
 namespace lamina::coordinator {
@@ -52,17 +53,32 @@ class NodeAdmission {
   bool IsPart(const std::string& name) const;
   absl::Status CheckDevice(const control::NodeIdentity& memory) const;
   absl::Status CheckRoom(const NodeHello& hello, bool holds_kv) const;
-  // The least capacity for so many slots, with both forms of each.
+  // Where fetch_hybrid is one of several policies: HybridOptions::percent. Else 0.
+  uint32_t hybrid_percent() const {
+    return options_.fetch.hybrid.has_value() ? options_.fetch.hybrid->percent : 0;
+  }
+  TokenBytes token_bytes() const {
+    return {.kv = KvBytesPerToken(options_.layers),
+            .activation = ActivationBytesPerToken(options_.fetch, options_.layers.size())};
+  }
+  // The least capacity for so many slots, with both forms, or fetch_hybrid next to others, of each.
   uint64_t CapacityFor(uint64_t slots) const {
+    if (const uint32_t percent = hybrid_percent(); percent > 0) {
+      return CapacityForEach(token_bytes(), percent, slots);
+    }
     return options_.kv.has_both() ? options_.kv.CapacityFor(slots, options_.layers)
                                   : tail_bytes_ + slot_bytes_ * slots;
   }
   // Partition head: of one KV head of so many slots.
   uint64_t BytesOfHead(uint64_t slots) const;
-  // Slots that fit into the capacity next to the tails; with both forms so many of each.
+  // Slots that fit into the capacity next to the tails; with both forms, or with fetch_hybrid next
+  // to others, so many of each.
   uint64_t SlotsIn(uint64_t capacity_bytes) const {
     if (options_.kv.has_both()) {
       return options_.kv.SlotsIn(capacity_bytes, options_.layers);
+    }
+    if (const uint32_t percent = hybrid_percent(); percent > 0) {
+      return SlotsOfEach(token_bytes(), percent, capacity_bytes);
     }
     return capacity_bytes < tail_bytes_ ? 0 : (capacity_bytes - tail_bytes_) / slot_bytes_;
   }

@@ -11,6 +11,7 @@
 #include "coordinator/core/partition_choice.h"
 #include "coordinator/core/sequence_kv.h"
 #include "coordinator/fetch_options.h"
+#include "coordinator/hybrid_room.h"
 #include "plan/fetch_pieces.h"
 
 namespace lamina::coordinator {
@@ -84,7 +85,8 @@ absl::Status SettlePartition(const ClusterConfig& config, EngineOptions& options
     needs.slot_block = WholeSlots(options.fetch, 1);
     const uint64_t kv = KvBytesPerToken(options.layers);
     needs.more_bytes =
-        HeadBytesBesidesKv(options.fetch, options.layers.size(), kv, options.layers[0].kv_heads);
+        HeadBytesBesidesKv(options.fetch, options.layers.size(), kv, options.layers[0].kv_heads,
+                           WholeSlots(options.fetch, options.scheduler.SlotsAtOnce(tokens_max)));
     needs.slot_bytes = SlotBytes(options.fetch, options.layers.size(), kv);
   }
   if ((activations || options.fetch.sparse_ratio > 0) && config.partition == Partition::kAuto) {

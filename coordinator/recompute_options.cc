@@ -112,7 +112,7 @@ void UsePlanningOfAuto(EngineOptions& options) {
 void UseResidentOfHybrid(const ClusterConfig& config, EngineOptions& options) {
   if (KeepsActivations(config, RecomputeBytesOf(options.fetch, options))) {
     UseResident(config, options);
-    options.scheduler.resident_path = plan::AttentionPath::kFetch;
+    options.scheduler.resident_path = plan::AttentionPath::kHybrid;
   } else {
     options.fetch.hybrid->keeps_nothing = config.KeepsActivations();
   }

@@ -31,6 +31,7 @@ void AddSlotForms(const NodeReport& report, v1::Node* node) {
   for (const NodeReport::Form& form : report.forms) {
     v1::SlotForm* const proto = node->add_slot_forms();
     proto->set_kv(std::string(KvFormName(form.form)));
+    proto->set_policy(form.policy);
     proto->set_used(form.kv.slots_held + form.kv.slots_quarantined);
     proto->set_total(form.kv.slots_total);
     proto->set_kept(form.kv.slots_kept);

@@ -61,7 +61,7 @@ struct KvDeviceOptions {
   uint32_t int8_slots = 0;
   // What the caller's numbers of slots mean. Nothing to the device: but one that was made for
   // another meaning holds nothing that the caller knows.
-  uint32_t slot_layout = 0;
+  uint64_t slot_layout = 0;
   friend bool operator==(const KvDeviceOptions&, const KvDeviceOptions&) = default;
 };
 

@@ -19,6 +19,7 @@
 #include "plan/activation_part.h"
 #include "plan/epoch_shape.h"
 #include "plan/fetch_pieces.h"
+#include "plan/hybrid_slots.h"
 #include "plan/slot_kinds.h"
 #include "transport/link_probe.h"
 
@@ -28,6 +29,12 @@ namespace {
 // For all compute nodes to have measured their links, one after the other. Longer than each waits
 // for an answer, so that it is they who say which link does not work.
 constexpr Nanos kMeasuringMax = Seconds(60);
+
+// Whether KvStream serves one of the paths.
+bool SendsWholeSequences(const plan::AttentionPaths& paths) {
+  return paths.Has(plan::AttentionPath::kFetch) || paths.Has(plan::AttentionPath::kRecompute) ||
+         paths.Has(plan::AttentionPath::kHybrid);
+}
 
 }  // namespace
 
@@ -49,8 +56,7 @@ AttentionWorker::AttentionWorker(const Options& options, transport::Transport& t
     device_queries_.emplace(epoch_, checks_, feed_, meter_, parts_, std::move(channel));
     sources_.push_back(&*device_queries_);
   }
-  if (epoch_.config.attention_paths.Has(plan::AttentionPath::kFetch) ||
-      epoch_.config.attention_paths.Has(plan::AttentionPath::kRecompute)) {
+  if (SendsWholeSequences(epoch_.config.attention_paths)) {
     LAMINA_CHECK(device.reads() != nullptr);
     LAMINA_CHECK(epoch_.config.activation_width == 0 || device.activations() != nullptr);
     kv_stream_.emplace(epoch_, feed_, meter_,
@@ -102,26 +108,28 @@ kernels::KvDeviceOptions AttentionWorker::DeviceOptions(const plan::EpochConfig&
   const uint32_t items_of_row = std::max(plan::WindowShapeOf(config).spans_max,
                                          static_cast<uint32_t>(std::bit_width(blocks)) + 1);
   const plan::SlotKinds kinds(config.activation_share);
+  const uint32_t others = plan::SlotsOfOthers(config, node);
+  const uint32_t of_kinds = config.hybrid_slots.empty() ? slots : config.hybrid_slots[node];
   const bool int8 = form == KvForm::kInt8;
   return {.layers = plan::LayersOf(config, node),
           .arithmetic = config.attention.decode,
-          .slots = int8 ? config.int8_tails * kInt8BlockTokens : kinds.KvOf(slots),
+          .slots = int8 ? config.int8_tails * kInt8BlockTokens : others + kinds.KvOf(of_kinds),
           .context_tokens_max = config.sequence_tokens_max,
           .items_max = config.rows_max * items_of_row,
           .query_tokens_max = config.rows_max,
           .store_tokens_max = config.rows_max + config.chunk_tokens_max,
           .activation_width = plan::ActivationPartOf(config, node).count,
-          .activation_slots = kinds.share() > 0 ? kinds.ActivationsOf(slots) : slots,
+          .activation_slots = kinds.share() > 0 ? kinds.ActivationsOf(of_kinds) : slots,
           .int8_slots = int8 ? slots : 0,
-          .slot_layout = kinds.share()};
+          .slot_layout = (uint64_t{others} << 32) | kinds.share()};
 }
 
 // Who fetches has one compute node, so that each lane has one part (query_parts.h).
 uint64_t AttentionWorker::SourceBytes(const plan::EpochConfig& config) {
   using plan::AttentionPath;
   const plan::AttentionPaths& paths = config.attention_paths;
-  const bool sends_kv = paths.Has(AttentionPath::kFetch) || paths.Has(AttentionPath::kRecompute);
-  const uint64_t streams = (sends_kv ? 1 : 0) + (paths.Has(AttentionPath::kSparse) ? 1 : 0) +
+  const uint64_t streams = (SendsWholeSequences(paths) ? 1 : 0) +
+                           (paths.Has(AttentionPath::kSparse) ? 1 : 0) +
                            (paths.Has(AttentionPath::kStreaming) ? 1 : 0);
   const plan::WindowLayout layout(plan::WindowShapeOf(config));
   return config.lanes *

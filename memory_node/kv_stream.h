@@ -53,7 +53,8 @@ class KvStream final : public AheadStream {
   };
 
   bool Serves(plan::AttentionPath path) const override {
-    return path == plan::AttentionPath::kFetch || path == plan::AttentionPath::kRecompute;
+    return path == plan::AttentionPath::kFetch || path == plan::AttentionPath::kRecompute ||
+           path == plan::AttentionPath::kHybrid;
   }
   absl::Status Begin(const Lane& lane) override;
   void BeginLayer(const Lane& lane, uint32_t layer) override;

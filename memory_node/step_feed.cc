@@ -31,7 +31,9 @@ StepFeed::StepFeed(const NodeEpoch& epoch, const QueryChecks& checks, plan::Tail
            .span_tokens = epoch.config.span_tokens,
            .holds_all = plan::IsSpread(epoch.config),
            .tails = epoch.config.int8_tails,
-           .int8_slots = epoch.config.int8_slots.empty() ? 0 : epoch.config.int8_slots[epoch.node]},
+           .int8_slots = epoch.config.int8_slots.empty() ? 0 : epoch.config.int8_slots[epoch.node],
+           .hybrid_slots =
+               epoch.config.hybrid_slots.empty() ? 0 : epoch.config.hybrid_slots[epoch.node]},
           tails) {
   for (uint32_t lane = 0; lane < lanes_.size(); ++lane) {
     lanes_[lane].index = lane;

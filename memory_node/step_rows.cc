@@ -9,6 +9,7 @@
 #include "common/status_macros.h"
 #include "kernels/attention.h"
 #include "plan/epoch_shape.h"
+#include "plan/hybrid_slots.h"
 #include "plan/token_sets.h"
 
 namespace lamina::memory_node {
@@ -35,9 +36,9 @@ absl::Status CollectSpanRow(const plan::EpochConfig& config, const plan::SlotTab
   return absl::OkStatus();
 }
 
-// Adds tokens with these slots, whose rows are of the path. Where slots are of kinds each part is a
-// chunk of its own. Errors: kInternal  tokens of other rows bring other activations.
-absl::Status CollectTokens(const plan::EpochConfig& config, plan::AttentionPath path,
+// Adds tokens with these slots of the node, whose rows are of the path. Where slots are of kinds
+// each part is a chunk of its own. Errors: kInternal  tokens of other rows bring other activations.
+absl::Status CollectTokens(const plan::EpochConfig& config, plan::AttentionPath path, uint32_t node,
                            std::vector<Extent> slots, Lane& lane) {
   const uint32_t width = plan::ActivationWidthOf(config, path);
   if (!lane.chunks.empty() && lane.activation_width != width) {
@@ -50,8 +51,11 @@ absl::Status CollectTokens(const plan::EpochConfig& config, plan::AttentionPath 
       std::accumulate(slots.begin(), slots.end(), 0u,
                       [](uint32_t sum, const Extent& extent) { return sum + extent.tokens; });
   lane.chunk_tokens += tokens;
-  const plan::SlotKinds kinds(config.activation_share);
+  const plan::SlotKinds kinds = plan::KindsOf(config, path, node);
   if (kinds.share() == 0) {
+    for (Extent& extent : slots) {
+      extent.first_slot = kinds.IndexOf(extent.first_slot);
+    }
     lane.chunks.push_back(
         {.tokens = tokens, .slots = std::move(slots), .kept = width > 0 ? Kept::kAll : Kept::kKv});
     return absl::OkStatus();
@@ -79,7 +83,8 @@ absl::Status CollectPrompt(const plan::EpochConfig& config, const plan::SlotTabl
     const uint32_t tokens = std::min(span_end, end) - first;
     LAMINA_ASSIGN_OR_RETURN(std::vector<Extent> slots, tables.SlotsOf(sequence, first, tokens));
     if (!slots.empty()) {  // Else it is all of spans on other nodes.
-      LAMINA_RETURN_IF_ERROR(CollectTokens(config, sequence.path, std::move(slots), lane));
+      LAMINA_RETURN_IF_ERROR(
+          CollectTokens(config, sequence.path, tables.node(), std::move(slots), lane));
       lane.chunks.back().sequence = &sequence;
       lane.chunks.back().first_token = first;
     }
@@ -91,10 +96,10 @@ absl::Status CollectPrompt(const plan::EpochConfig& config, const plan::SlotTabl
 // The own token of a row that attends elsewhere. With INT8 consecutive ones are stored together,
 // block by block.
 absl::Status CollectFetchedToken(const plan::EpochConfig& config,
-                                 const plan::SlotTables::Sequence& sequence, uint32_t position,
-                                 std::vector<Extent> slot, Lane& lane) {
+                                 const plan::SlotTables::Sequence& sequence, uint32_t node,
+                                 uint32_t position, std::vector<Extent> slot, Lane& lane) {
   if (config.KvFormOf(sequence.path) == KvForm::kBF16) {
-    return CollectTokens(config, sequence.path, std::move(slot), lane);
+    return CollectTokens(config, sequence.path, node, std::move(slot), lane);
   }
   if (!lane.chunks.empty()) {
     Chunk& last = lane.chunks.back();
@@ -142,10 +147,11 @@ bool MakesFromTokens(const plan::EpochConfig& config, plan::AttentionPath path) 
   return path == plan::AttentionPath::kRecompute && config.made_tokens_max > 0;
 }
 
-// Which of the tokens before a run come as what, and where they lie.
-void SplitRun(const plan::EpochConfig& config, const plan::StepPlan& plan, FetchedRun& fetched) {
+// Which of the tokens before a run come as what, and where they lie on the node.
+void SplitRun(const plan::EpochConfig& config, uint32_t node, const plan::StepPlan& plan,
+              FetchedRun& fetched) {
   const plan::SlotTables::Sequence& sequence = *fetched.sequence;
-  const plan::SlotKinds kinds(config.activation_share);
+  const plan::SlotKinds kinds = plan::KindsOf(config, sequence.path, node);
   const plan::FetchSplit split =
       kinds.share() > 0
           ? plan::SplitBySlots(fetched.run.before, fetched.run.tokens, sequence, kinds)
@@ -160,11 +166,11 @@ void SplitRun(const plan::EpochConfig& config, const plan::StepPlan& plan, Fetch
   fetched.unseen = std::min(sequence.released, fetched.run.before) - fetched.run.hidden;
 }
 
-// Splits what of the run is of a span that lies here.
-FetchedRun SplitSpan(const plan::EpochConfig& config, const plan::StepPlan& plan,
+// Splits what of the run is of a span that lies here, on the node.
+FetchedRun SplitSpan(const plan::EpochConfig& config, uint32_t node, const plan::StepPlan& plan,
                      const FetchedRun& whole, const plan::SlotTables::Span& span) {
   const plan::SlotTables::Sequence& sequence = *whole.sequence;
-  const plan::SlotKinds kinds(config.activation_share);
+  const plan::SlotKinds kinds = plan::KindsOf(config, sequence.path, node);
   const plan::TokenSpan tokens = plan::SpanAt(config, span.index);
   const uint32_t hidden = plan::HiddenOf(config, sequence.path, sequence.released);
   const plan::FetchSplit split =
@@ -182,15 +188,15 @@ FetchedRun SplitSpan(const plan::EpochConfig& config, const plan::StepPlan& plan
 }
 
 // Partition token_range: what of the runs is of spans that lie here, span by span.
-std::vector<FetchedRun> CutBySpan(const plan::EpochConfig& config, const plan::StepPlan& plan,
-                                  const std::vector<FetchedRun>& runs) {
+std::vector<FetchedRun> CutBySpan(const plan::EpochConfig& config, uint32_t node,
+                                  const plan::StepPlan& plan, const std::vector<FetchedRun>& runs) {
   std::vector<FetchedRun> cut;
   for (const FetchedRun& whole : runs) {
     for (const plan::SlotTables::Span& span : whole.sequence->spans) {
       if (plan::SpanAt(config, span.index).first >= whole.run.before + whole.run.tokens) {
         break;
       }
-      cut.push_back(SplitSpan(config, plan, whole, span));
+      cut.push_back(SplitSpan(config, node, plan, whole, span));
     }
   }
   return cut;
@@ -201,6 +207,7 @@ std::vector<FetchedRun> CutBySpan(const plan::EpochConfig& config, const plan::S
 absl::Status CollectRows(const plan::EpochConfig& config, const plan::SlotTables& tables,
                          const plan::StepPlan& plan, Lane& lane) {
   const uint32_t kv_rows_max = plan::WindowShapeOf(config).kv_rows_max;
+  const uint32_t node = tables.node();
   const bool by_span = config.partition == Partition::kTokenRange;
   lane.fetched.clear();
   lane.rows.clear();
@@ -234,7 +241,7 @@ absl::Status CollectRows(const plan::EpochConfig& config, const plan::SlotTables
       lane.fetched_by = sequence->path;
       if (!slot.empty()) {
         LAMINA_RETURN_IF_ERROR(
-            CollectFetchedToken(config, *sequence, row.position, std::move(slot), lane));
+            CollectFetchedToken(config, *sequence, node, row.position, std::move(slot), lane));
       }
       CollectFetchedRow(*sequence, row.position, lane);
       continue;
@@ -269,10 +276,10 @@ absl::Status CollectRows(const plan::EpochConfig& config, const plan::SlotTables
         "addition to K and V, and makes none from token numbers");
   }
   if (by_span) {
-    lane.fetched = CutBySpan(config, plan, lane.fetched);
+    lane.fetched = CutBySpan(config, node, plan, lane.fetched);
   } else {
     for (FetchedRun& fetched : lane.fetched) {
-      SplitRun(config, plan, fetched);
+      SplitRun(config, node, plan, fetched);
     }
   }
   if (lane.rows.size() > config.rows_max || lane.chunk_tokens > kv_rows_max) {

@@ -26,12 +26,16 @@ enum class AttentionPath : uint8_t {
   // As kRemote, with K and V as INT8 in slots of that form, next to those of the other paths
   // (docs/adr/0202-a-form-of-kv-is-a-path.md).
   kRemoteInt8,
+  // As kFetch, but slots hold a token's activation in place of its K and V, as their numbers say
+  // (slot_kinds.h); the compute node makes K and V of these.
+  kHybrid,
 };
 
 // Whether K and V of rows of this path come to the compute node.
 inline bool Fetches(AttentionPath path) {
   return path == AttentionPath::kFetch || path == AttentionPath::kSparse ||
-         path == AttentionPath::kStreaming || path == AttentionPath::kRecompute;
+         path == AttentionPath::kStreaming || path == AttentionPath::kRecompute ||
+         path == AttentionPath::kHybrid;
 }
 
 class AttentionPaths {
@@ -55,7 +59,8 @@ class AttentionPaths {
   // Whether memory nodes send K and V into windows of the compute node.
   bool fetch() const {
     return Has(AttentionPath::kFetch) || Has(AttentionPath::kSparse) ||
-           Has(AttentionPath::kStreaming) || Has(AttentionPath::kRecompute);
+           Has(AttentionPath::kStreaming) || Has(AttentionPath::kRecompute) ||
+           Has(AttentionPath::kHybrid);
   }
 
   // For messages. Bits of paths that this version does not know stay set.

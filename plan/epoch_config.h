@@ -49,15 +49,15 @@ struct EpochConfig {
   // Paths that fetch: KV heads that come together. 0: as many as a window has room for.
   uint32_t fetch_heads = 0;
   // Elements of a token's activation in every layer, the input of the layer that makes k and v, for
-  // which memory nodes have room: path recompute in addition to K and V in each slot, path fetch as
-  // `activation_share` says; with partition head each a part of it (activation_part.h). 0: they
+  // which memory nodes have room: path recompute in addition to K and V in each slot, path hybrid
+  // as `activation_share` says; with partition head each a part of it (activation_part.h). 0: they
   // keep none, and path recompute makes K and V from token numbers.
   uint32_t activation_width = 0;
-  // Path recompute, and path fetch where slots are of kinds: places for a token's activations in
-  // all layers on the compute node (SequenceJoin::resident). 0: none stay there.
+  // Path recompute, and path hybrid where some slots hold activations: places for a token's
+  // activations in all layers on the compute node (SequenceJoin::resident). 0: none stay there.
   uint32_t resident_tokens = 0;
-  // Path fetch: of SlotKinds::kUnit slots so many hold a token's activation in place of its K and V
-  // (slot_kinds.h). 0: slots have K and V, and with path recompute room for the activation.
+  // Path hybrid: of SlotKinds::kUnit slots so many hold a token's activation in place of its K and
+  // V (slot_kinds.h). 0: slots have K and V, and with path recompute room for the activation.
   uint32_t activation_share = 0;
   // Path recompute: of the tokens before the rows of a lane's step the compute node makes K and V
   // of so many at most from their numbers, as the step's plan says (fetch_split.h). 0: of none, and
@@ -79,6 +79,9 @@ struct EpochConfig {
   // Path remote_int8: slots of INT8 of each memory node, next to `slots`, which are bf16. Else
   // empty.
   std::vector<uint32_t> int8_slots;
+  // Path hybrid next to others: slots that are its own, of each memory node, next to `slots`, which
+  // are those of the others (docs/adr/0257-slots-of-two-kinds-next-to-others.md). Else empty.
+  std::vector<uint32_t> hybrid_slots;
   Partition partition = Partition::kRequest;  // Never kAuto.
   // Partition head: what each memory node holds of every sequence. Else empty: a memory node holds
   // all heads of the sequences that live on it.

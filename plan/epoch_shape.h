@@ -89,7 +89,7 @@ uint32_t QkvWidthMax(const std::vector<AttentionDescriptor>& layers);
 // and v. 0: they bring none.
 inline uint32_t ActivationWidthOf(const EpochConfig& config, AttentionPath path) {
   const bool brings = path == AttentionPath::kRecompute ||
-                      (path == AttentionPath::kFetch && config.activation_share > 0);
+                      (path == AttentionPath::kHybrid && config.activation_share > 0);
   return brings ? config.activation_width : 0;
 }
 

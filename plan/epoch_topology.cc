@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
 #include "plan/fetch_pieces.h"
+#include "plan/slot_kinds.h"
 #include "plan/streaming_tokens.h"
 #include "plan/token_sets.h"
 
@@ -112,10 +113,10 @@ absl::Status CheckLocal(const EpochConfig& config) {
 }
 
 absl::Status CheckPaths(const EpochConfig& config) {
-  const AttentionPaths known = {AttentionPath::kRemote,    AttentionPath::kLocal,
-                                AttentionPath::kFetch,     AttentionPath::kSparse,
-                                AttentionPath::kStreaming, AttentionPath::kRecompute,
-                                AttentionPath::kRemoteInt8};
+  const AttentionPaths known = {AttentionPath::kRemote,     AttentionPath::kLocal,
+                                AttentionPath::kFetch,      AttentionPath::kSparse,
+                                AttentionPath::kStreaming,  AttentionPath::kRecompute,
+                                AttentionPath::kRemoteInt8, AttentionPath::kHybrid};
   if (config.attention_paths.empty() || (config.attention_paths.bits() & ~known.bits()) != 0) {
     return absl::InvalidArgumentError(
         absl::StrCat("the configuration of epoch ", config.epoch, " has attention paths ",
@@ -150,6 +151,26 @@ absl::Status CheckForms(const EpochConfig& config) {
       absl::StrCat("the configuration of epoch ", config.epoch, " has INT8 slots of ",
                    config.int8_slots.size(), " memory nodes next to those of bf16, with paths ",
                    config.attention_paths.bits(), ", which this version does not serve"));
+}
+
+// Path hybrid has all slots, or next to other paths slots of its own. There sequences are not cut,
+// and no slot has room for an activation in addition to K and V.
+absl::Status CheckHybrid(const EpochConfig& config) {
+  const AttentionPaths& paths = config.attention_paths;
+  const bool has = paths.Has(AttentionPath::kHybrid);
+  const bool apart = has && paths != AttentionPaths{AttentionPath::kHybrid};
+  const bool served = apart
+                          ? !paths.Has(AttentionPath::kRecompute) &&
+                                config.partition != Partition::kTokenRange && config.int8_tails == 0
+                          : has || config.activation_share == 0;
+  if (served && config.hybrid_slots.size() == (apart ? config.memory_nodes.size() : 0)) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      "the configuration of epoch ", config.epoch, " has slots of path hybrid on ",
+      config.hybrid_slots.size(), " memory nodes next to those of others, of which ",
+      config.activation_share, " of ", SlotKinds::kUnit, " hold activations, with paths ",
+      paths.bits(), ", which this version does not serve"));
 }
 
 // Sequences in INT8 are cut between blocks, and their rows attend where the spans lie.
@@ -392,6 +413,7 @@ absl::StatusOr<EpochTopology> EpochTopology::Create(EpochConfig config) {
   LAMINA_RETURN_IF_ERROR(CheckStages(config));
   LAMINA_RETURN_IF_ERROR(CheckShares(config));
   LAMINA_RETURN_IF_ERROR(CheckPaths(config));
+  LAMINA_RETURN_IF_ERROR(CheckHybrid(config));
   LAMINA_RETURN_IF_ERROR(CheckInt8(config));
   return EpochTopology(std::make_shared<const EpochConfig>(std::move(config)));
 }

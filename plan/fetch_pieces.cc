@@ -209,7 +209,8 @@ uint32_t RunTokensMax(const EpochConfig& config) {
 
 bool ServesSpans(AttentionPaths paths) {
   const AttentionPaths served = {AttentionPath::kRemote, AttentionPath::kFetch,
-                                 AttentionPath::kSparse, AttentionPath::kRecompute};
+                                 AttentionPath::kSparse, AttentionPath::kRecompute,
+                                 AttentionPath::kHybrid};
   return (paths.bits() & ~served.bits()) == 0;
 }
 

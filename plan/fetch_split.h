@@ -8,7 +8,7 @@
 //   (SequenceJoin::bare_tokens) K and V alone. The step's plan says of how many of those that have
 //   slots K and V are made again: first of those whose activations the compute node keeps
 //   (SequenceJoin::resident), then of the first ones that have some at the memory node.
-// - Path fetch: where a slot holds one of them (policy fetch_hybrid), the token's slot says it. Of
+// - Path hybrid: a slot holds one of them, and the token's slot says which. Of
 //   activations that the compute node keeps nothing comes.
 // - Path recompute where K and V are made from token numbers (EpochConfig::made_tokens_max): memory
 //   nodes keep K and V alone. The step's plan says of how many tokens, of each run alike. Nothing
@@ -114,7 +114,8 @@ FetchSplit SplitTokensBySpan(uint32_t before, uint32_t tokens, uint32_t share, u
 // How many of a sequence's first tokens do not come by the path, where `released` of them have no
 // slots. Tokens that are chosen, heads that stream and INT8 have rules of their own: 0 there.
 inline uint32_t HiddenOf(const EpochConfig& config, AttentionPath path, uint32_t released) {
-  const bool split = path == AttentionPath::kFetch || path == AttentionPath::kRecompute;
+  const bool split = path == AttentionPath::kFetch || path == AttentionPath::kRecompute ||
+                     path == AttentionPath::kHybrid;
   return split && config.KvFormOf(path) == KvForm::kBF16 ? released : 0;
 }
 

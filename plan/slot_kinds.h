@@ -30,8 +30,10 @@ class SlotKinds {
 
   // Every slot holds K and V.
   SlotKinds() = default;
+  // In the arena of K and V others have the first `others` slots.
   // Requires: activation_share <= kUnit.
-  explicit SlotKinds(uint32_t activation_share) : share_(activation_share) {}
+  explicit SlotKinds(uint32_t activation_share, uint32_t others = 0)
+      : share_(activation_share), others_(others) {}
 
   uint32_t share() const { return share_; }
 
@@ -39,12 +41,14 @@ class SlotKinds {
     const uint32_t block = slot / kBlockSlots;
     return BlocksBefore(block + 1) > BlocksBefore(block);
   }
-  // The slot's index among those of its kind: where it lies in an arena of that kind alone.
+  // The slot's index among those of its kind, behind others': where it lies in the arena of that
+  // kind.
   uint32_t IndexOf(uint32_t slot) const {
     const uint32_t block = slot / kBlockSlots;
     const uint32_t activations = BlocksBefore(block);
-    const uint32_t blocks = HoldsActivation(slot) ? activations : block - activations;
-    return blocks * kBlockSlots + slot % kBlockSlots;
+    const bool activation = HoldsActivation(slot);
+    const uint32_t blocks = activation ? activations : block - activations;
+    return (activation ? 0 : others_) + blocks * kBlockSlots + slot % kBlockSlots;
   }
 
   // How many of the first `slots` slots hold activations.
@@ -82,6 +86,7 @@ class SlotKinds {
   }
 
   uint32_t share_ = 0;
+  uint32_t others_ = 0;
 };
 
 }  // namespace lamina::plan

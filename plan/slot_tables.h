@@ -52,6 +52,9 @@ class SlotTables {
     // Path remote_int8: slots of an arena of its own; of the other paths no sequence has a tail.
     // 0: all have the same form.
     uint32_t int8_slots = 0;
+    // Path hybrid next to others: slots of its own, which are numbered by themselves. 0: it has
+    // those of all, or is not there.
+    uint32_t hybrid_slots = 0;
   };
   // Tokens [index * span_tokens, + tokens) of a sequence.
   struct Span {
@@ -98,6 +101,9 @@ class SlotTables {
   // that were made after its report.
   void EndMove(uint64_t spill) { tails_.EndMove(spill); }
 
+  // Own index among the epoch's memory nodes.
+  uint32_t node() const { return options_.node; }
+
   // Null: it is not here. Stays where it is until it leaves.
   const Sequence* Find(SequenceId id) const;
 
@@ -134,6 +140,9 @@ class SlotTables {
   }
   // How many there are for this path.
   uint32_t SlotsOfPath(AttentionPath path) const {
+    if (path == AttentionPath::kHybrid && options_.hybrid_slots > 0) {
+      return options_.hybrid_slots;
+    }
     return IsApart(path) ? options_.int8_slots : options_.slots;
   }
   // Where spans lie on nodes: whether these slots are kept here.

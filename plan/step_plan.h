@@ -138,7 +138,7 @@ struct SequenceJoin {
   // Path recompute: the first so many tokens are bare, K and V that are there without activations,
   // since rows of other paths stored them. Each token behind them has its own.
   uint32_t bare_tokens = 0;
-  ResidentTokens resident = {};  // Path recompute, and path fetch where slots are of kinds.
+  ResidentTokens resident = {};  // Path recompute, and path hybrid.
   // Report the log-probability of every token given those before it (Score), and its rank if
   // sampling.logprobs is not negative; nothing is sampled.
   bool score = false;

@@ -66,13 +66,15 @@ std::string Policies(const client::ClusterStatus& status) {
   return absl::StrJoin(words, "; ");
 }
 
-// "m0 bf16 12/2048, int8 64/3855": the slots of nodes that have several forms.
+// "m0 bf16 12/2048, int8 64/3855": the slots of nodes that have several forms; with slots of
+// fetch_hybrid "m0 others 12/2048, fetch_hybrid 64/3855".
 std::string SlotForms(const client::ClusterStatus& status) {
   std::vector<std::string> words;
   for (const client::NodeStatus& node : status.nodes) {
     std::vector<std::string> forms;
     for (const client::NodeStatus::SlotForm& form : node.slot_forms) {
-      forms.push_back(absl::StrCat(form.kv, " ", form.used, "/", form.total));
+      forms.push_back(absl::StrCat(form.policy.empty() ? form.kv : form.policy, " ", form.used, "/",
+                                   form.total));
     }
     if (!forms.empty()) {
       words.push_back(absl::StrCat(node.name, " ", absl::StrJoin(forms, ", ")));

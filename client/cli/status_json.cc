@@ -76,8 +76,11 @@ Json ToJson(const client::NodeStatus& node) {
   }
   Json forms = Json::array();
   for (const client::NodeStatus::SlotForm& form : node.slot_forms) {
-    forms.push_back(
-        {{"kv", form.kv}, {"used", form.used}, {"total", form.total}, {"kept", form.kept}});
+    forms.push_back({{"kv", form.kv},
+                     {"policy", form.policy},
+                     {"used", form.used},
+                     {"total", form.total},
+                     {"kept", form.kept}});
   }
   return {{"name", node.name},
           {"role", node.role},

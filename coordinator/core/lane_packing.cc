@@ -25,7 +25,7 @@ class MiniBatches final : public LanePacking {
   absl::string_view name() const override { return "mini-batches"; }
 
   std::vector<LaneExchange> Choose(const LanesToPack& to_pack, const FetchRates& rates) override {
-    if (to_pack.path != plan::AttentionPath::kFetch || !rates.measured()) {
+    if (to_pack.path != plan::AttentionPath::kHybrid || !rates.measured()) {
       return {};
     }
     std::vector<policy::MiniBatch> batches;

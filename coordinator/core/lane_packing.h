@@ -55,7 +55,7 @@ class LanePacking {
 
 // No request changes its lane.
 std::unique_ptr<LanePacking> MakeRowsStay();
-// Policy fetch_hybrid by measured rates, for lanes of path fetch (policy/batch_exchange.h); while
+// Policy fetch_hybrid by measured rates, for lanes of path hybrid (policy/batch_exchange.h); while
 // nothing is measured none do.
 std::unique_ptr<LanePacking> MakeMiniBatches(const RecomputeBytes& bytes);
 

@@ -48,7 +48,7 @@ std::vector<std::optional<uint32_t>> SuccessorsOf(const std::vector<MemoryNodeSh
   for (const MemoryNodeShare& node : before) {
     const auto same = std::find_if(now.begin(), now.end(), [&](const MemoryNodeShare& other) {
       return node.arena != 0 && other.arena == node.arena && other.slots == node.slots &&
-             other.form == node.form;
+             other.form == node.form && other.paths == node.paths;
     });
     successors.push_back(same == now.end() ? std::nullopt
                                            : std::optional<uint32_t>(same - now.begin()));
@@ -474,7 +474,8 @@ SchedulerStats Scheduler::Stats() const {
                            .tokens = here.tokens,
                            .step_planned = impl.steps.planned(lane),
                            .step_done = impl.steps.done(lane),
-                           .prefill = impl.lanes.IsPrefill(lane)});
+                           .prefill = impl.lanes.IsPrefill(lane),
+                           .path = impl.lanes.PathOf(lane)});
   }
   return stats;
 }

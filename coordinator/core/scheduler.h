@@ -51,6 +51,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -90,6 +91,7 @@ struct SchedulerStats {
     uint64_t step_planned = 0;
     uint64_t step_done = 0;
     bool prefill = false;
+    std::optional<plan::AttentionPath> path = {};  // That of its sequences; none: it is empty.
   };
   std::vector<LaneStats> lanes;  // Prefill lanes last.
 };

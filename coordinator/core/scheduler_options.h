@@ -46,6 +46,8 @@ struct MemoryNodeShare {
   SpillShare spill;
   // The form of K and V in its slots. Nothing: sequences of every path live there.
   std::optional<KvForm> form;
+  // The paths of sequences that live there. Empty: all whose form it has.
+  plan::AttentionPaths paths = {};
   // Policy fetch_hybrid: so many of plan::SlotKinds::kUnit slots hold activations.
   uint32_t activation_share = 0;
 };
@@ -145,7 +147,8 @@ struct SchedulerOptions {
   }
   // Whether sequences by the path may live there.
   bool MayHold(const MemoryNodeShare& share, plan::AttentionPath path) const {
-    return !share.form.has_value() || *share.form == FormOf(path);
+    return (!share.form.has_value() || *share.form == FormOf(path)) &&
+           (share.paths.empty() || share.paths.Has(path));
   }
 };
 

@@ -75,11 +75,11 @@ plan::SpillOut Spills::Out(Sequence& sequence) {
   LAMINA_CHECK(Fits(sequence) && sequence.spill == 0);
   const uint64_t id = ++ids_;
   Spill& spill = spills_[id];
-  spill = {.sequence = sequence.request.id,
-           .parts = PartsOf(kv_, sequence.request.id),
-           .nodes = sequence.held->nodes,
-           .tokens = sequence.held->tokens,
-           .state = State::kWriting};
+  spill.sequence = sequence.request.id;
+  spill.parts = PartsOf(kv_, sequence.request.id);
+  spill.nodes = sequence.held->nodes;
+  spill.tokens = sequence.held->tokens;
+  spill.state = State::kWriting;
   for (const SpillPart& part : spill.parts) {
     nodes_[part.node].used_blocks += BlocksOf(part.node, part.tokens);
   }
@@ -127,10 +127,10 @@ plan::SpillOut Spills::OutBlocks(uint32_t node, const std::vector<const OpenSpan
   const uint64_t id = ++ids_;
   Spill& spill = spills_[id];
   const uint32_t tokens = static_cast<uint32_t>(blocks.size()) * block_tokens;
-  spill = {.parts = {SpillPart{.node = node, .tokens = tokens, .held = tokens}},
-           .tokens = tokens,
-           .state = State::kWriting,
-           .blocks = true};
+  spill.parts.push_back(SpillPart{.node = node, .tokens = tokens, .held = tokens});
+  spill.tokens = tokens;
+  spill.state = State::kWriting;
+  spill.blocks = true;
   ++nodes_[node].used_blocks;
   ++nodes_[node].run_blocks;
   ++nodes_[node].runs_writing;

@@ -22,6 +22,7 @@ constexpr char kRemote[] = "attend_remote";
 constexpr char kFetch[] = "fetch_heads";
 constexpr char kSparse[] = "fetch_sparse";
 constexpr char kRecompute[] = "fetch_recompute";
+constexpr char kHybrid[] = "fetch_hybrid";
 
 LocalClusterOptions Alone() {
   RandomModelSpec model = SmallModel();
@@ -73,13 +74,35 @@ LocalClusterOptions WithRecompute(const std::vector<std::string>& policies = kTh
   return options;
 }
 
-// From what one of several policies makes K and V again.
-class RecomputePoliciesTest : public ::testing::TestWithParam<RecomputeFrom> {
+LocalClusterOptions WithHybrid(const std::vector<std::string>& policies, uint32_t percent = 60) {
+  LocalClusterOptions options = Both(policies);
+  options.activation_percent = percent;
+  return options;
+}
+
+// One of several policies makes K and V again, of so many per cent of the tokens.
+struct Remaking {
+  std::string name;
+  std::string policy;
+  RecomputeFrom from = RecomputeFrom::kActivations;
+};
+
+class RemakingPoliciesTest : public ::testing::TestWithParam<Remaking> {
  protected:
-  static LocalClusterOptions Options(const std::vector<std::string>& policies = kThree) {
-    return WithRecompute(policies, GetParam());
+  static std::vector<std::string> Three() { return {kRemote, GetParam().policy, kFetch}; }
+  static LocalClusterOptions Options(const std::vector<std::string>& policies = Three(),
+                                     uint32_t percent = 60) {
+    if (GetParam().policy == kHybrid) {
+      return WithHybrid(policies, percent);
+    }
+    LocalClusterOptions options = WithRecompute(policies, GetParam().from);
+    options.recompute_percent = percent;
+    return options;
   }
 };
+
+// Sequences are cut with none but these next to other policies.
+class RecomputePoliciesTest : public RemakingPoliciesTest {};
 
 uint64_t Recomputed(LocalCluster& cluster) {
   return cluster.handler("c0").Counters().recomputed_tokens;
@@ -311,25 +334,23 @@ TEST(PoliciesClusterTest, ALossyPolicyIsTheirsAloneWhoAskForIt) {
 }
 
 // Tokens of one policy bring their activations, where these are kept; those of the others do not.
-TEST_P(RecomputePoliciesTest, EachHasTheBitsOfAttendRemote) {
+TEST_P(RemakingPoliciesTest, EachHasTheBitsOfAttendRemote) {
   const std::vector<GenerateResult> expected = MakeCluster(Alone())->GenerateMany(MixedLengths(30));
   for (uint32_t variation = 0; variation < 6; ++variation) {
     SCOPED_TRACE(absl::StrCat("variation ", variation));
-    LocalClusterOptions options = Options();
+    LocalClusterOptions options = Options(Three(), variation < 4 ? 30 + 20 * variation : 100);
     options.lanes = 1 + variation % 3;
     options.chunk_tokens = variation % 2 == 0 ? 16 : 512;
     options.scratch_tokens = variation < 3 ? 8192 : 64;
     options.threads = 1 + variation % 2;
     options.memory_nodes = 1 + variation / 2 % 2;
     options.partition = variation == 3 ? Partition::kHead : Partition::kRequest;
-    options.recompute_percent = variation < 4 ? 30 + 20 * variation : 100;
     options.transports = {variation % 3 == 0 ? "ucx://" : "shm://"};
     const std::unique_ptr<LocalCluster> cluster = MakeCluster(options);
     ASSERT_NE(cluster, nullptr);
     const uint64_t before = Recomputed(*cluster);
     for (int round = 0; round < 2; ++round) {  // The second one finds what the first one stored.
-      ExpectSame(cluster->GenerateMany(ByBoth(MixedLengths(30), kThree)),
-                 EachTimes(kThree.size(), expected));
+      ExpectSame(cluster->GenerateMany(ByBoth(MixedLengths(30), Three())), EachTimes(3, expected));
     }
     EXPECT_GT(Recomputed(*cluster), before);
     EXPECT_TRUE(cluster->WaitForNoSlots().ok());
@@ -337,7 +358,7 @@ TEST_P(RecomputePoliciesTest, EachHasTheBitsOfAttendRemote) {
   }
 }
 
-TEST_P(RecomputePoliciesTest, OnlyRequestsOfFetchRecomputeAreRecomputed) {
+TEST_P(RemakingPoliciesTest, OnlyRequestsOfThatPolicyAreRecomputed) {
   const std::unique_ptr<LocalCluster> cluster = MakeCluster(Options());
   ASSERT_NE(cluster, nullptr);
   const uint64_t before = Recomputed(*cluster);
@@ -347,7 +368,7 @@ TEST_P(RecomputePoliciesTest, OnlyRequestsOfFetchRecomputeAreRecomputed) {
     EXPECT_TRUE(cluster->Generate(spec).status.ok());
     EXPECT_EQ(Recomputed(*cluster), before) << policy;
   }
-  spec.policy = kRecompute;
+  spec.policy = GetParam().policy;
   EXPECT_TRUE(cluster->Generate(spec).status.ok());
   EXPECT_GT(Recomputed(*cluster), before);
 }
@@ -378,7 +399,7 @@ TEST(PoliciesClusterTest, RecomputationFindsPrefixesOfOthersAndItsOwn) {
   EXPECT_EQ(recomputed[kRemote], recomputed[kFetch]);
 }
 
-TEST_P(RecomputePoliciesTest, PreemptedRequestsHaveTheSameBits) {
+TEST_P(RemakingPoliciesTest, PreemptedRequestsHaveTheSameBits) {
   const std::vector<GenerateSpec> specs = LongRequests(6);
   const std::vector<GenerateResult> expected = MakeCluster(Alone())->GenerateMany(specs);
   LocalClusterOptions options = Options();
@@ -386,21 +407,21 @@ TEST_P(RecomputePoliciesTest, PreemptedRequestsHaveTheSameBits) {
   options.slots = options.sequence_tokens_max;
   const std::unique_ptr<LocalCluster> cluster = MakeCluster(options);
   ASSERT_NE(cluster, nullptr);
-  ExpectSame(cluster->GenerateMany(ByBoth(specs, kThree)), EachTimes(kThree.size(), expected));
+  ExpectSame(cluster->GenerateMany(ByBoth(specs, Three())), EachTimes(3, expected));
   EXPECT_GT(cluster->engine().GetStatus().scheduler.preemptions, 0u);
   EXPECT_TRUE(cluster->WaitForNoSlots().ok());
 }
 
-TEST_P(RecomputePoliciesTest, ALostMemoryNodeCostsNobodyAToken) {
+TEST_P(RemakingPoliciesTest, ALostMemoryNodeCostsNobodyAToken) {
   LocalClusterOptions options = Options();
   options.memory_nodes = 2;
   const std::unique_ptr<LocalCluster> cluster = MakeCluster(options);
   ASSERT_NE(cluster, nullptr);
-  ExpectALostMemoryNodeCostsNobodyAToken(*cluster, ByBoth(LongRequests(3), kThree), 1);
+  ExpectALostMemoryNodeCostsNobodyAToken(*cluster, ByBoth(LongRequests(3), Three()), 1);
 }
 
 // All that may be in a list, one of them lossy.
-TEST_P(RecomputePoliciesTest, FourPoliciesAreServedInOneEpoch) {
+TEST_P(RemakingPoliciesTest, FourPoliciesAreServedInOneEpoch) {
   const std::vector<GenerateSpec> specs = MixedLengths(30);
   const std::vector<GenerateResult> exact = MakeCluster(Alone())->GenerateMany(specs);
   LocalClusterOptions sparse = Alone();
@@ -408,7 +429,7 @@ TEST_P(RecomputePoliciesTest, FourPoliciesAreServedInOneEpoch) {
   sparse.sparse_ratio = 0.3;
   const std::vector<GenerateResult> lossy = MakeCluster(sparse)->GenerateMany(specs);
 
-  const std::vector<std::string> four = {kRecompute, kSparse, kRemote, kFetch};
+  const std::vector<std::string> four = {GetParam().policy, kSparse, kRemote, kFetch};
   LocalClusterOptions options = Options(four);
   options.sparse_ratio = 0.3;
   const std::unique_ptr<LocalCluster> cluster = MakeCluster(options);
@@ -461,12 +482,66 @@ TEST(PoliciesClusterTest, Int8BlocksOfOnePolicyAreMadeFromTokenNumbers) {
   EXPECT_EQ(cluster->engine().GetStatus().epoch, 1u);
 }
 
-INSTANTIATE_TEST_SUITE_P(From, RecomputePoliciesTest,
-                         ::testing::Values(RecomputeFrom::kActivations, RecomputeFrom::kTokens),
-                         [](const auto& tested) {
-                           return std::string(
-                               tested.param == RecomputeFrom::kTokens ? "Tokens" : "Activations");
-                         });
+// K and V of the others are in other slots: of those of fetch_hybrid some hold activations.
+TEST(PoliciesClusterTest, HybridFindsItsOwnPrefixes) {
+  const GenerateSpec spec = Greedy(RandomPrompt(200, 7), 30);
+  const GenerateResult expected = MakeCluster(Alone())->Generate(spec);
+  const std::unique_ptr<LocalCluster> cluster = MakeCluster(WithHybrid({kRemote, kHybrid, kFetch}));
+  ASSERT_NE(cluster, nullptr);
+  const auto cached = [&](const std::string& policy) {
+    const GenerateResult found = cluster->Generate(ByBoth({spec}, {policy})[0]);
+    ExpectSame({found}, {expected});
+    return found.choices[0].usage.cached_tokens;
+  };
+  EXPECT_EQ(cached(kRemote), 0u);
+  EXPECT_EQ(cached(kFetch), 192u);
+  EXPECT_EQ(cached(kHybrid), 0u);
+  EXPECT_EQ(cached(kHybrid), 192u);
+  EXPECT_EQ(cached(kRemote), 192u);
+}
+
+TEST(PoliciesClusterTest, HybridHasSlotsOfItsOwnAndStatusTellsHowMany) {
+  LocalClusterOptions options = WithHybrid({kRemote, kHybrid});
+  options.hybrid_percent = 75;
+  const std::unique_ptr<LocalCluster> cluster = MakeCluster(options);
+  ASSERT_NE(cluster, nullptr);
+  GenerateSpec spec = Greedy(RandomPrompt(40, 1), 300);
+  spec.policy = kHybrid;
+  const auto request = cluster->Start(spec);
+  request->WaitForTokens(2);
+  const coordinator::EngineStatus status = cluster->engine().GetStatus();
+  EXPECT_THAT(status.partition, HasSubstr("75% of the room is for fetch_hybrid"));
+  ASSERT_EQ(status.policies.size(), 2u);
+  EXPECT_EQ(status.policies[1].name, kHybrid);
+  EXPECT_EQ(status.policies[1].running, 1u);
+  EXPECT_THAT(status.scheduler.fetch_share.why,
+              HasSubstr("% of tokens held as activations, as configured"));
+  for (const coordinator::NodeReport& node : status.nodes) {
+    if (!node.member.is_memory) {
+      continue;
+    }
+    ASSERT_EQ(node.forms.size(), 2u);
+    EXPECT_EQ(node.forms[0].policy, "others");
+    EXPECT_EQ(node.forms[0].kv.slots_held, 0u);
+    EXPECT_GE(node.forms[0].kv.slots_total, options.slots);
+    EXPECT_EQ(node.forms[1].policy, kHybrid);
+    EXPECT_GE(node.forms[1].kv.slots_held, 40u);
+    EXPECT_GT(node.forms[1].kv.slots_total, 2 * node.forms[0].kv.slots_total);
+  }
+  EXPECT_TRUE(request->Wait().status.ok());
+}
+
+std::string NameOf(const ::testing::TestParamInfo<Remaking>& tested) { return tested.param.name; }
+
+const Remaking kByActivations = {.name = "Activations", .policy = kRecompute};
+const Remaking kByTokens = {.name = "Tokens", .policy = kRecompute, .from = RecomputeFrom::kTokens};
+
+INSTANTIATE_TEST_SUITE_P(By, RecomputePoliciesTest, ::testing::Values(kByActivations, kByTokens),
+                         NameOf);
+INSTANTIATE_TEST_SUITE_P(By, RemakingPoliciesTest,
+                         ::testing::Values(kByActivations, kByTokens,
+                                           Remaking{.name = "Hybrid", .policy = kHybrid}),
+                         NameOf);
 
 }  // namespace
 }  // namespace lamina::test_support

@@ -70,6 +70,26 @@ class PoliciesTest(unittest.TestCase):
             self.assertEqual(answers(self, cluster, ["fetch_heads", "fetch_recompute"]), expected)
             self.assertEqual(self.post(cluster, "fetch_recompute")[0], 200)
 
+    def test_slots_of_fetch_hybrid_are_its_own(self):
+        with harness.Cluster(attention=CANONICAL) as cluster:
+            expected = answers(self, cluster)
+        three = several("attend_remote", "fetch_hybrid", "fetch_heads",
+                        fetch={"window": "24MiB", "activation_percent": 50, "hybrid_percent": 60})
+        with harness.Cluster(memory_nodes=2, **three, gateway=GATEWAY) as cluster:
+            for policies in (["fetch_hybrid", "attend_remote", "fetch_heads"], ["fetch_hybrid"], ["attend_remote", "fetch_hybrid"]):
+                self.assertEqual(answers(self, cluster, policies), expected, policies)
+            self.assertEqual(self.post(cluster, "fetch_hybrid")[0], 200)
+            status = cluster.status()
+            self.assertTrue(status["fetch_choice"].startswith("50% of tokens held as activations, as configured"), status["fetch_choice"])
+            node = next(node for node in status["nodes"] if node["name"] == "m0")
+            forms = {form["policy"]: form for form in node["slot_forms"]}
+            self.assertEqual(set(forms), {"others", "fetch_hybrid"})
+            for key in ("used", "total", "kept"):
+                self.assertEqual(node[f"slots_{key}"], forms["others"][key] + forms["fetch_hybrid"][key])
+            text = cluster.lamina("status").stdout
+            self.assertRegex(text, r"slots:    m0 others \d+/\d+, fetch_hybrid \d+/\d+; m1 others")
+            self.assertIn("60% of the room is for fetch_hybrid", text)
+
     def check_kill(self, cluster):
         """A lost memory node costs nobody a token, whatever the policy; meanwhile status counts who runs."""
         alone = json.loads(cluster.lamina(*short_model.ENDLESS).stdout)["token_ids"]
@@ -189,7 +209,7 @@ class PoliciesTest(unittest.TestCase):
         with tempfile.TemporaryDirectory() as directory:
             path = Path(directory) / "cluster.yaml"
             for keys, words in (({"policies": ["attend_remote", "local"]}, "policies: local cannot be one of several"),
-                                ({"policies": ["attend_remote", "fetch_hybrid"]}, "activations in place of K and V"),
+                                ({"policies": ["fetch_recompute", "fetch_hybrid"]}, "fetch_recompute and fetch_hybrid are not served"),
                                 ({"policies": ["attend_remote", "fetch_sparse"], "partition": "token_range"},
                                  "policies has fetch_sparse")):
                 path.write_text(harness.cluster_file(**keys))

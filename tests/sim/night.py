@@ -29,7 +29,7 @@ REPO = pathlib.Path(__file__).resolve().parents[2]
 WORDS = ("kept", "windows", "beams", "int8")
 # others alone, with "kept", and with windows and beams,
 OTHERS = (("spills",), ("spills", "int8"), ("paths",), ("paths", "int8"), ("pool",), ("pool", "int8"),
-          ("pool", "spills"), ("forms",), ("spans",), ("spans", "int8"), ("spans", "spills"))
+          ("pool", "spills"), ("forms",), ("hybrid",), ("spans",), ("spans", "int8"), ("spans", "spills"))
 # and salts, which are of use to what is kept alone.
 SALTED = ((), ("windows", "beams"), ("int8",), ("spills",), ("spills", "int8"), ("paths",), ("pool",), ("forms",),
           ("spans",))

@@ -27,7 +27,8 @@ enum class PlantedBug : uint8_t {
   kPathOfAnother,       // A sequence joins a lane with the path of other lanes.
   kBareNotSaid,         // Tokens that others stored are said to have activations.
   kDropLost,            // Nodes are not told to forget what they have spilled.
-  kFormOfAnother,       // A sequence is told to attend in slots of the other form.
+  kFormOfAnother,       // A sequence is told to attend in slots of the other form,
+  kSlotsOfOthers,       // or where path hybrid has slots of its own, lives in those of the others.
   kHomeOfAnother,       // A sequence lives on another replica than the one that runs its lane.
   kHoleLeft,            // Behind tokens that were kept, the first missing one is passed over.
   kCancelLost,          // The scheduler is not told that a client has gone.

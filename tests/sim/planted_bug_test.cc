@@ -69,6 +69,9 @@ SimOptions WorldWith(PlantedBug bug, uint64_t seed) {
     case PlantedBug::kFormOfAnother:
       world.forms = true;
       break;
+    case PlantedBug::kSlotsOfOthers:
+      world.hybrid = true;
+      break;
     case PlantedBug::kTailShared:
     case PlantedBug::kTailsUncounted:
     case PlantedBug::kClosedTooEarly:
@@ -123,15 +126,15 @@ INSTANTIATE_TEST_SUITE_P(
         PlantedBug::kTokenStale, PlantedBug::kTokenMissing, PlantedBug::kPrefixTooLong,
         PlantedBug::kArenaWiped, PlantedBug::kReleaseTooEarly, PlantedBug::kBeamsSwapped,
         PlantedBug::kSpillNotAwaited, PlantedBug::kRestoreNotAwaited, PlantedBug::kSpanNotAwaited,
-        PlantedBug::kDropLost,
-        PlantedBug::kPathOfAnother, PlantedBug::kBareNotSaid, PlantedBug::kFormOfAnother,
-        PlantedBug::kHomeOfAnother, PlantedBug::kHoleLeft, PlantedBug::kCancelLost,
-        PlantedBug::kCachedMiscounted, PlantedBug::kSaltIgnored, PlantedBug::kTailShared,
-        PlantedBug::kTailsUncounted, PlantedBug::kClosedTooEarly, PlantedBug::kTailsWiped,
-        PlantedBug::kCopyNotAwaited, PlantedBug::kCopyReadNotAwaited, PlantedBug::kCopyShifted,
-        PlantedBug::kCopySkipLost, PlantedBug::kCopyDropLost, PlantedBug::kDrainUnnoticed,
-        PlantedBug::kDrainIsLoss, PlantedBug::kAddedTooLarge, PlantedBug::kPlacesShared,
-        PlantedBug::kSpanElsewhere, PlantedBug::kTierTooSmall, PlantedBug::kScoreOff));
+        PlantedBug::kDropLost, PlantedBug::kPathOfAnother, PlantedBug::kBareNotSaid,
+        PlantedBug::kFormOfAnother, PlantedBug::kSlotsOfOthers, PlantedBug::kHomeOfAnother,
+        PlantedBug::kHoleLeft, PlantedBug::kCancelLost, PlantedBug::kCachedMiscounted,
+        PlantedBug::kSaltIgnored, PlantedBug::kTailShared, PlantedBug::kTailsUncounted,
+        PlantedBug::kClosedTooEarly, PlantedBug::kTailsWiped, PlantedBug::kCopyNotAwaited,
+        PlantedBug::kCopyReadNotAwaited, PlantedBug::kCopyShifted, PlantedBug::kCopySkipLost,
+        PlantedBug::kCopyDropLost, PlantedBug::kDrainUnnoticed, PlantedBug::kDrainIsLoss,
+        PlantedBug::kAddedTooLarge, PlantedBug::kPlacesShared, PlantedBug::kSpanElsewhere,
+        PlantedBug::kTierTooSmall, PlantedBug::kScoreOff));
 
 // A node that has lost its slots and says that it has kept them is found out where sequences are
 // cut, too.

@@ -3,10 +3,9 @@
 // Replays one seed of the scheduler's simulation: `scheduler_sim_replay SEED [COUNT]` runs COUNT
 // seeds from SEED on and stops at the first that fails, with its last events. The hash of all plans
 // at the end says whether two versions of the scheduler plan alike. Words behind them choose the
-// kind of world, any of them together but `forms` with `int8`, and `spills` with both `spans` and
-// `int8`, each by its field of SimOptions (sim_world.h): `kept` is prefix_cache; `windows`,
-// `beams`, `int8`, `spills`, `paths`, `pool`, `forms`, `spans` and `salts` are those of their
-// names.
+// kind of world, any of them together that its fields allow, each by its field of SimOptions
+// (sim_world.h): `kept` is prefix_cache; `windows`, `beams`, `int8`, `spills`, `paths`, `pool`,
+// `forms`, `hybrid`, `spans`, `salts` and `resumed` are those of their names.
 
 #include <algorithm>
 #include <cstdlib>
@@ -19,7 +18,7 @@ int main(int argc, char** argv) {
   if (argc < 2) {
     std::cerr << "usage: " << argv[0]
               << " SEED [COUNT [kept] [windows] [beams] [int8] [spills] [paths] [pool] [forms] "
-                 "[spans] [salts] [resumed]]\n";
+                 "[hybrid] [spans] [salts] [resumed]]\n";
     return 2;
   }
   const uint64_t first = std::strtoull(argv[1], nullptr, 10);
@@ -36,6 +35,7 @@ int main(int argc, char** argv) {
   const bool paths = asks("paths");
   const bool pool = asks("pool");
   const bool forms = asks("forms");
+  const bool hybrid = asks("hybrid");
   const bool spans = asks("spans");
   const bool salts = asks("salts");
   const bool resumed = asks("resumed");
@@ -51,6 +51,7 @@ int main(int argc, char** argv) {
                                                                  .paths = paths,
                                                                  .pool = pool,
                                                                  .forms = forms,
+                                                                 .hybrid = hybrid,
                                                                  .spans = spans,
                                                                  .salts = salts,
                                                                  .resumed = resumed})

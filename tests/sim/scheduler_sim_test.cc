@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Some 16,500 worlds of a dozen kinds, hundreds of seeds of each: every client sees exactly its
+// Some 17,300 worlds of a dozen kinds, hundreds of seeds of each: every client sees exactly its
 // tokens, every slot has one owner, everything ends. On a failure the message names the seed to
 // replay; the test's options say which words go with it. night.py runs many more of them.
 
@@ -275,6 +275,32 @@ TEST(SchedulerSimTest, EveryClientSeesItsTokensWhereRequestsChooseTheirPath) {
   EXPECT_GT(reach.epochs, 100);
 }
 
+// Memory nodes have slots of path hybrid alone: all sequences of the path, and no others, are
+// there, and no request waits for ever for a lane of its path or for slots.
+TEST(SchedulerSimTest, EveryClientSeesItsTokensWhereHybridHasSlotsOfItsOwn) {
+  SimReach reach;
+  for (uint64_t seed = 1; seed <= 2 * kSeeds; ++seed) {
+    const SimReport report = SimWorld({.seed = seed,
+                                       .prefix_cache = seed % 2 == 0,
+                                       .windows = seed % 5 == 0,
+                                       .beams = seed % 7 == 0,
+                                       .hybrid = true})
+                                 .Run();
+    ASSERT_EQ(report.failure, "") << HowToReplay(seed, report);
+    reach.Add(report.reach);
+  }
+  std::cout << 2 * kSeeds << " seeds: " << reach.ToString() << "\n";
+
+  EXPECT_GT(reach.path_changes, 1000);
+  EXPECT_GT(reach.paths_side_by_side, 500);
+  EXPECT_GT(reach.tokens_kept, 500);
+  EXPECT_GT(reach.lane_moves, 100);
+  EXPECT_GT(reach.preemptions, 100);
+  EXPECT_GT(reach.forks_shared, 100);
+  EXPECT_GT(reach.beams_shared, 500);
+  EXPECT_GT(reach.epochs, 100);
+}
+
 // Memory nodes have slots of two forms: all slots of a sequence are of its form, those of INT8 have
 // tails and share closed blocks alone, and no request waits for ever for a lane or slots of its
 // form.
@@ -460,10 +486,12 @@ TEST(SchedulerSimTest, SeedsThatOnceFailedPass) {
       continue;
     }
     const std::map<std::string, bool*> known = {
-        {"kept", &options.prefix_cache}, {"windows", &options.windows}, {"beams", &options.beams},
-        {"int8", &options.int8},         {"paths", &options.paths},     {"pool", &options.pool},
-        {"forms", &options.forms},       {"spans", &options.spans},     {"spills", &options.spills},
-        {"salts", &options.salts},       {"resumed", &options.resumed}};
+        {"kept", &options.prefix_cache}, {"windows", &options.windows},
+        {"beams", &options.beams},       {"int8", &options.int8},
+        {"paths", &options.paths},       {"pool", &options.pool},
+        {"forms", &options.forms},       {"spans", &options.spans},
+        {"spills", &options.spills},     {"salts", &options.salts},
+        {"resumed", &options.resumed},   {"hybrid", &options.hybrid}};
     for (std::string word; words >> word && known.contains(word);) {
       *known.at(word) = true;
     }

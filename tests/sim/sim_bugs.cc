@@ -76,6 +76,14 @@ void SimWorld::Mutate(plan::StepPlan& plan) {
         }
       }
       return;
+    case PlantedBug::kSlotsOfOthers:
+      for (plan::SequenceJoin& join : plan.joins) {
+        join.memory_node %= static_cast<uint32_t>(memory_nodes_.size());
+      }
+      for (plan::SlotAllocation& allocation : plan.allocations) {
+        allocation.memory_node %= static_cast<uint32_t>(memory_nodes_.size());
+      }
+      return;
     case PlantedBug::kBareNotSaid:
       for (plan::SequenceJoin& join : plan.joins) {
         join.bare_tokens = 0;

@@ -43,7 +43,9 @@ void KeepTwoForms(Prng random, SimWorkload& workload) {
 }
 
 std::vector<core::MemoryNodeShare> SimWorld::Shares() const {
-  return sim_.forms ? InTwoForms(memory_nodes_) : memory_nodes_;
+  return sim_.forms    ? InTwoForms(memory_nodes_)
+         : sim_.hybrid ? WithHybridApart(memory_nodes_)
+                       : memory_nodes_;
 }
 
 // A sequence lives in slots of its form. With INT8 it has a tail, and forks of it would share one.
@@ -51,7 +53,7 @@ void SimNodes::CheckForm(Entry& entry) {
   const plan::SequenceJoin& join = entry.join;
   if (!options_.MayHold(options_.memory_nodes[join.memory_node], join.path)) {
     return Fail(absl::StrCat("sequence ", join.id, " joins share ", join.memory_node,
-                             ", whose slots have another form than its path ",
+                             ", whose slots are not for its path ",
                              static_cast<uint32_t>(join.path)));
   }
   if (options_.FormOf(join.path) == KvForm::kBF16) {

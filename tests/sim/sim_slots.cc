@@ -21,10 +21,14 @@ uint64_t HistoryOf(const std::vector<TokenId>& tokens, size_t count) {
   return history;
 }
 
-// The slots of each form are memory of their own, which a node keeps, or loses, as one.
+bool IsSecondShare(const core::MemoryNodeShare& share) {
+  return share.form == KvForm::kInt8 || share.paths.Has(plan::AttentionPath::kHybrid);
+}
+
+// The slots of each share are memory of their own, which a node keeps, or loses, as one.
 uint64_t MemoryOf(const core::MemoryNodeShare& share) {
-  constexpr uint64_t kInt8 = uint64_t{1} << 63;
-  return share.arena == 0 || share.form != KvForm::kInt8 ? share.arena : share.arena | kInt8;
+  constexpr uint64_t kSecond = uint64_t{1} << 63;
+  return share.arena == 0 || !IsSecondShare(share) ? share.arena : share.arena | kSecond;
 }
 
 }  // namespace lamina::sim

@@ -52,7 +52,10 @@ SimArena MakeArena(const core::SchedulerOptions& options, const core::MemoryNode
 // What K and V of the last of the first `count` tokens follow from.
 uint64_t HistoryOf(const std::vector<TokenId>& tokens, size_t count);
 
-// Names the memory of a share's slots, whose form of K and V has some of its own; 0: none.
+// Where nodes have two shares each: whether it is the second one, of INT8 or of path hybrid.
+bool IsSecondShare(const core::MemoryNodeShare& share);
+
+// Names the memory of a share's slots, of which each of two shares has some of its own; 0: none.
 uint64_t MemoryOf(const core::MemoryNodeShare& share);
 
 }  // namespace lamina::sim

@@ -55,6 +55,13 @@ void KeepTwoForms(Prng random, SimWorkload& workload);
 // Two shares of each node, one for each form: those of bf16 come first.
 std::vector<core::MemoryNodeShare> InTwoForms(std::vector<core::MemoryNodeShare> nodes);
 
+// Memory nodes have slots of path hybrid alone, next to as many of other paths, and requests ask
+// for one of three paths. Prompts run in all lanes.
+void KeepHybridApart(Prng random, SimWorkload& workload);
+
+// Two shares of each node: those of the other paths come first.
+std::vector<core::MemoryNodeShare> WithHybridApart(std::vector<core::MemoryNodeShare> nodes);
+
 // The nodes that hold KV are replicas with lanes of their own, one to three each. Sequences are not
 // cut.
 void KeepKvOnReplicas(uint64_t seed, SimWorkload& workload);

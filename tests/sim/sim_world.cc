@@ -8,6 +8,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "tests/sim/fake_model.h"
+#include "tests/sim/sim_slots.h"
 
 namespace lamina::sim {
 namespace {
@@ -76,6 +77,9 @@ SimWorkload WithPrefillLanes(SimWorkload workload, Prng random, Prng stages,
   }
   if (sim.forms) {
     KeepTwoForms(Prng(sim.seed + 14), workload);
+  }
+  if (sim.hybrid) {
+    KeepHybridApart(Prng(sim.seed + 17), workload);
   }
   if (sim.pool) {
     KeepKvOnReplicas(sim.seed, workload);
@@ -146,7 +150,7 @@ SimWorld::SimWorld(const SimOptions& options)
                workload_.options.SlotsAtOnce(UINT32_MAX) - workload_.options.windows.longest()),
       links_(workload_.options.lanes + prefill_lanes_.count()),
       memory_nodes_(workload_.options.memory_nodes) {
-  std::erase_if(memory_nodes_, [](const auto& share) { return share.form == KvForm::kInt8; });
+  std::erase_if(memory_nodes_, IsSecondShare);
   arenas_drawn_ = memory_nodes_.size();
   if (sim_.pool) {
     BindLanes();
@@ -430,7 +434,7 @@ void SimWorld::Plan() {
   for (plan::StepPlan& plan : plans) {
     plan_hash_.Add(plan);
     Observe(plan);
-    if (sim_.paths || sim_.forms) {
+    if (sim_.paths || sim_.forms || sim_.hybrid) {
       ObservePaths(plan);
     }
     if (sim_.spans) {

@@ -57,6 +57,9 @@ struct SimOptions {
   bool pool = false;
   // Nodes have slots of two forms of K and V, and requests ask for one of them. Not with `int8`.
   bool forms = false;
+  // Nodes have slots of path hybrid alone, next to those of other paths. Not with `paths`, `forms`,
+  // `int8`, `pool` or `spans`.
+  bool hybrid = false;
   // Sequences are cut into spans over memory nodes.
   bool spans = false;
   // Requests have salts, and find what was kept for those with their own.

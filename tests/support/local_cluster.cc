@@ -3,6 +3,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <filesystem>
@@ -16,6 +17,7 @@
 #include "common/version.h"
 #include "compute_node/compute_node.h"
 #include "coordinator/cluster_options.h"
+#include "coordinator/hybrid_room.h"
 #include "kernels/attention.h"
 #include "kernels/dense.h"
 #include "memory_node/memory_node.h"
@@ -190,6 +192,13 @@ uint64_t LocalCluster::CapacityBytes() const {
     const KvLayout layout{.form = KvForm::kInt8, .tails = options_.running_max};
     return layout.TailBytes(layers_) / sharers + options_.slots * layout.SlotBytes(layers_);
   }
+  const std::vector<std::string>& policies = options_.policies;
+  if (policies.size() > 1 &&
+      std::find(policies.begin(), policies.end(), kPolicyFetchHybrid) != policies.end()) {
+    return coordinator::CapacityForEach(
+        {.kv = coordinator::KvBytesPerToken(layers_), .activation = layers_.size() * 2 * width_},
+        options_.hybrid_percent, options_.slots + 16);
+  }
   return options_.slots * (coordinator::KvBytesPerToken(layers_) +
                            (options_.recompute_percent.has_value() &&
                                     options_.recompute == RecomputeFrom::kActivations
@@ -247,6 +256,7 @@ ClusterConfig LocalCluster::MakeConfig() const {
     config.fetch.recompute_percent = options_.recompute_percent.value_or(0);
     config.fetch.activation_auto = !options_.activation_percent.has_value();
     config.fetch.activation_percent = options_.activation_percent.value_or(0);
+    config.fetch.hybrid_percent = options_.hybrid_percent;
     config.fetch.caching_ratio =
         options_.sparse_ratio > 0 ? options_.sparse_ratio : config.fetch.caching_ratio;
     config.fetch.resident_bytes = options_.resident_bytes;

@@ -73,6 +73,9 @@ struct LocalClusterOptions {
   uint32_t recompute_tokens_max = FetchConfig().recompute_tokens_max;
   // With fetch_bytes: policy fetch_hybrid, with so many per cent of the tokens held as activations.
   std::optional<uint32_t> activation_percent;
+  // With fetch_hybrid among `policies`: so many per cent of a memory node are for it. There is room
+  // for `slots` of each, whatever these hold.
+  uint32_t hybrid_percent = 50;
   // With fetch_bytes: policy fetch_sparse, with so many of the tokens; and so many bytes for K and
   // V that stay, with fetch_heads too, or with fetch_recompute for activations.
   double sparse_ratio = 0;

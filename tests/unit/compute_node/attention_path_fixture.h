@@ -187,7 +187,8 @@ class AttentionPathTest : public ::testing::TestWithParam<Case> {
     } else if (GetParam().kind == plan::AttentionPath::kLocal) {
       maker_ = std::make_unique<LocalPathMaker>("c0", executor().device(), /*holds_kv=*/true);
     } else if (GetParam().kind == plan::AttentionPath::kFetch ||
-               GetParam().kind == plan::AttentionPath::kRecompute) {
+               GetParam().kind == plan::AttentionPath::kRecompute ||
+               GetParam().kind == plan::AttentionPath::kHybrid) {
       maker_ = std::make_unique<FetchPathMaker>(GetParam().kind, "c0", executor().device(),
                                                 kernels::CpuAttention());
     } else if (GetParam().kind == plan::AttentionPath::kSparse) {

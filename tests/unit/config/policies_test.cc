@@ -80,9 +80,9 @@ TEST(PoliciesTest, WhatCannotBeOneOfSeveralIsRefusedByName) {
                         "node"));
   EXPECT_THAT(ErrorOf("policies: [attend_remote, auto]\n"),
               HasSubstr("policies: auto cannot be one of several: it chooses one policy"));
-  EXPECT_THAT(ErrorOf("policies: [attend_remote, fetch_hybrid]\n"),
-              AllOf(HasSubstr("UNIMPLEMENTED"), HasSubstr("policies: fetch_hybrid"),
-                    HasSubstr("activations in place of K and V")));
+  EXPECT_THAT(ErrorOf("policies: [attend_remote, fetch_recompute, fetch_hybrid]\n"),
+              AllOf(HasSubstr("UNIMPLEMENTED"),
+                    HasSubstr("policies: fetch_recompute and fetch_hybrid are not served")));
   EXPECT_THAT(ErrorOf("policies: [fetch_recompute, fetch_heads]\n"
                       "fetch: {streaming_heads: heads.json}\n"),
               AllOf(HasSubstr("UNIMPLEMENTED"),
@@ -108,6 +108,40 @@ TEST(PoliciesTest, RecomputationMayBeOneOfSeveral) {
             "no error");
   EXPECT_THAT(ErrorOf("policies: [attend_remote, fetch_recompute]\nkv: int8\n"),
               HasSubstr("fetch_recompute"));
+}
+
+TEST(PoliciesTest, HybridMayBeOneOfSeveral) {
+  const std::string three = "policies: [attend_remote, fetch_heads, fetch_hybrid]\n";
+  EXPECT_EQ(ErrorOf(three), "no error");
+  EXPECT_EQ(ErrorOf(three, {"partition=head"}), "no error");
+  EXPECT_EQ(ErrorOf("policies: [fetch_hybrid, attend_remote, fetch_heads, fetch_sparse]\n"
+                    "fetch: {heads: 1, caching_ratio: 0.2, activation_percent: 40, packing: true, "
+                    "hybrid_percent: 99}\n"),
+            "no error");
+  const auto config = Parse(three, {"fetch.hybrid_percent=30", "fetch.resident=1MiB"});
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_TRUE(config->HoldsHybridApart());
+  const auto again = ParseClusterConfig(ToYaml(*config), "test", {});
+  ASSERT_TRUE(again.ok()) << again.status() << ToYaml(*config);
+  EXPECT_EQ(again->fetch, config->fetch);
+
+  EXPECT_THAT(ErrorOf("policies: [attend_remote, fetch_hybrid]\n", {"fetch.heads=1"}),
+              HasSubstr("fetch.heads: says"));
+  EXPECT_THAT(ErrorOf(three, {"partition=token_range"}),
+              AllOf(HasSubstr("UNIMPLEMENTED"), HasSubstr("with fetch_hybrid among several")));
+  EXPECT_THAT(ErrorOf(three + "kv: int8\n"),
+              AllOf(HasSubstr("UNIMPLEMENTED"), HasSubstr("policies: fetch_hybrid"),
+                    HasSubstr("with kv int8")));
+  EXPECT_THAT(ErrorOf(three, {"fetch.streaming_heads=heads.json"}),
+              AllOf(HasSubstr("UNIMPLEMENTED"), HasSubstr("with heads that stream")));
+  for (const std::string percent : {"0", "100", "1000"}) {
+    EXPECT_THAT(ErrorOf(three, {"fetch.hybrid_percent=" + percent}),
+                HasSubstr("fetch.hybrid_percent: " + percent + " leaves fetch_hybrid or"));
+  }
+  for (const std::string policy : {"fetch_hybrid", "[attend_remote, fetch_heads]"}) {
+    EXPECT_THAT(ErrorOf("policies: " + policy + "\nfetch: {hybrid_percent: 30}\n"),
+                HasSubstr("fetch.hybrid_percent: says how slots are shared by fetch_hybrid"));
+  }
 }
 
 TEST(PoliciesTest, RecomputationFromTokenNumbersMayBeOneOfSeveral) {

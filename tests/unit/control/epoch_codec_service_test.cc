@@ -92,6 +92,7 @@ class Draw {
             .memory_nodes = List(&Draw::Name),
             .slots = List(&Draw::Number),
             .int8_slots = List(&Draw::Number),
+            .hybrid_slots = List(&Draw::Number),
             .partition = Flag() ? Partition::kHead : Partition::kTokenRange,
             .heads = ConsecutiveRanges(List(&Draw::Number)),
             .span_tokens = Number(),

@@ -142,6 +142,31 @@ TEST(EngineOptionsOfTest, RecomputationIsAPathOfItsOwn) {
   EXPECT_EQ(half->Plan({.path = plan::AttentionPath::kRemote, .tokens = 10}, {}).recomputed, 0u);
 }
 
+// Slots hold one or the other, and some are its own.
+TEST(EngineOptionsOfTest, HybridIsAPathOfItsOwn) {
+  const auto alone = OptionsOf(kTwoNodes + "policy: fetch_hybrid\n");
+  ASSERT_TRUE(alone.ok()) << alone.status();
+  EXPECT_EQ(alone->policies[0].path, plan::AttentionPath::kHybrid);
+  EXPECT_EQ(PathsOnMemoryNodes(*alone, alone->fetch),
+            plan::AttentionPaths({plan::AttentionPath::kHybrid}));
+  EXPECT_EQ(alone->fetch.hybrid->percent, 0u);
+
+  const auto three = OptionsOf(kTwoNodes +
+                               "policies: [attend_remote, fetch_heads, fetch_hybrid]\n"
+                               "fetch: {hybrid_percent: 30, activation_percent: 40}\n");
+  ASSERT_TRUE(three.ok()) << three.status();
+  EXPECT_EQ(three->policies[2].path, plan::AttentionPath::kHybrid);
+  EXPECT_EQ(three->policies[2].lossy, "");
+  EXPECT_EQ(PathsOnMemoryNodes(*three, three->fetch),
+            plan::AttentionPaths({plan::AttentionPath::kRemote, plan::AttentionPath::kFetch,
+                                  plan::AttentionPath::kHybrid}));
+  EXPECT_EQ(three->partition, Partition::kRequest);
+  EXPECT_EQ(three->fetch.activation_width, 256u);
+  ASSERT_TRUE(three->fetch.hybrid.has_value());
+  EXPECT_EQ(three->fetch.hybrid->percent, 30u);
+  EXPECT_EQ(three->fetch.hybrid->share, 409u);
+}
+
 // An activation is as good as its K and V: all are fetched as these.
 TEST(EngineOptionsOfTest, WithInt8NoActivationsAreKept) {
   for (const std::string policy : {"fetch_recompute", "fetch_hybrid"}) {

@@ -188,6 +188,83 @@ TEST(EpochFormingTest, WhereHeadsAreSpreadEachFormIsOneShare) {
   EXPECT_THAT(formed->SharesOf(1), ElementsAre(0, 1));
 }
 
+// Half of its bytes each. An activation takes 256 bytes, a third of K and V.
+TEST(EpochFormingTest, SlotsOfHybridAreSharesOfTheirOwnNextToOthers) {
+  EngineOptions options = Options();
+  options.policies = {{.name = "attend_remote", .path = plan::AttentionPath::kRemote},
+                      {.name = "fetch_heads", .path = plan::AttentionPath::kFetch},
+                      {.name = "fetch_hybrid", .path = plan::AttentionPath::kHybrid}};
+  EpochMembers members = Members();
+  members.compute.pop_back();
+  members.fetch = {.bytes = 1 << 20,
+                   .activation_width = 64,
+                   .hybrid = HybridOptions{.share = 512, .percent = 50}};
+  members.activation_share = 512;
+  const absl::Status small = EpochForming(options).Form(members).status();
+  EXPECT_EQ(small.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(small.message()),
+              HasSubstr("m0 has room for 64 tokens of policy fetch_hybrid (fetch.hybrid_percent "
+                        "50) and 48 of the others, but one request may have 64"));
+
+  members.kv[0].capacity_bytes = 153600;
+  members.kv[1].capacity_bytes = 307200;
+  const auto formed = EpochForming(options).Form(members);
+  ASSERT_TRUE(formed.ok()) << formed.status();
+  EXPECT_THAT(formed->config().slots, ElementsAre(96, 192));
+  EXPECT_THAT(formed->config().hybrid_slots, ElementsAre(128, 288));
+  EXPECT_EQ(formed->config().activation_share, 512u);
+  EXPECT_EQ(formed->partition, "request; 50% of the room is for fetch_hybrid");
+  ASSERT_EQ(formed->shares.size(), 4u);
+  for (uint32_t share = 0; share < 4; ++share) {
+    SCOPED_TRACE(share);
+    const core::MemoryNodeShare& of = formed->shares[share];
+    const bool hybrid = share >= 2;
+    EXPECT_EQ(of.name, members.kv[share % 2].name);
+    EXPECT_EQ(of.slots,
+              hybrid ? formed->config().hybrid_slots[share - 2] : formed->config().slots[share]);
+    EXPECT_EQ(of.activation_share, hybrid ? 512u : 0u);
+    EXPECT_EQ(options.scheduler.MayHold(of, plan::AttentionPath::kHybrid), hybrid);
+    EXPECT_EQ(options.scheduler.MayHold(of, plan::AttentionPath::kRemote), !hybrid);
+    EXPECT_EQ(options.scheduler.MayHold(of, plan::AttentionPath::kFetch), !hybrid);
+  }
+  EXPECT_THAT(formed->SharesOf(1), ElementsAre(1, 3));
+  plan::StepPlan plan{.joins = {{.id = 1, .memory_node = 3}, {.id = 2, .memory_node = 0}},
+                      .allocations = {{.sequence = 1, .memory_node = 3}}};
+  formed->NameNodes(plan);
+  EXPECT_EQ(plan.joins[0].memory_node, 1u);
+  EXPECT_EQ(plan.joins[1].memory_node, 0u);
+  EXPECT_EQ(plan.allocations[0].memory_node, 1u);
+
+  options.partition = Partition::kHead;
+  const auto spread = EpochForming(options).Form(members);
+  ASSERT_TRUE(spread.ok()) << spread.status();
+  ASSERT_EQ(spread->shares.size(), 2u);
+  EXPECT_THAT(spread->config().slots, testing::Each(spread->shares[0].slots));
+  EXPECT_THAT(spread->config().hybrid_slots, testing::Each(spread->shares[1].slots));
+  EXPECT_THAT(spread->SharesOf(1), ElementsAre(0, 1));
+}
+
+// The faster node would have two of three heads, and has room for both parts of one.
+TEST(EpochFormingTest, HeadsGoWhereSlotsOfHybridAndThoseOfOthersHaveRoom) {
+  EngineOptions options = Options();
+  options.partition = Partition::kHead;
+  options.policies = {{.name = "attend_remote", .path = plan::AttentionPath::kRemote},
+                      {.name = "fetch_hybrid", .path = plan::AttentionPath::kHybrid}};
+  EpochMembers members = Members();
+  members.compute.pop_back();
+  members.fetch = {.bytes = 1 << 20,
+                   .activation_width = 64,
+                   .hybrid = HybridOptions{.share = 512, .percent = 50}};
+  members.activation_share = 512;
+  members.kv[0].capacity_bytes = 60'000;
+  members.kv[1].capacity_bytes = 76'800;
+  const auto formed = EpochForming(options).Form(members);
+  ASSERT_TRUE(formed.ok()) << formed.status();
+  EXPECT_EQ(formed->config().heads[0].count, 1u);
+  EXPECT_EQ(formed->config().heads[1].count, 2u);
+  EXPECT_THAT(formed->config().slots, ElementsAre(64, 64));
+}
+
 TEST(EpochFormingTest, OfSeveralPoliciesAllPathsArePrepared) {
   EngineOptions options = Options();
   options.policies = {{.name = "attend_remote", .path = plan::AttentionPath::kRemote},

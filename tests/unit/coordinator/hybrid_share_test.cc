@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "common/philox.h"
+#include "coordinator/hybrid_room.h"
 
 namespace lamina::coordinator {
 namespace {
@@ -62,6 +63,29 @@ TEST(SlotsOfKindsTest, AsManyWholeBlocksAsFit) {
     EXPECT_EQ(slots % plan::SlotKinds::kBlockSlots, 0u);
     EXPECT_LE(taken(slots), capacity) << "seed " << seed;
     EXPECT_GT(taken(slots + plan::SlotKinds::kBlockSlots), capacity) << "seed " << seed;
+  }
+}
+
+TEST(HybridRoomTest, BothPartsAreWholeBlocksThatFit) {
+  for (uint64_t seed = 0; seed < 500; ++seed) {
+    SCOPED_TRACE(seed);
+    Prng random(seed);
+    const TokenBytes bytes{.kv = 1 + random() % 5000, .activation = 1 + random() % 5000};
+    const plan::SlotKinds kinds(static_cast<uint32_t>(random() % 1025));
+    const auto percent = static_cast<uint32_t>(1 + random() % 99);
+    const uint64_t capacity = random() % 100'000'000;
+    const HybridRoom room = RoomIn(bytes, kinds, percent, capacity);
+    EXPECT_EQ(room.others % plan::SlotKinds::kBlockSlots, 0u);
+    EXPECT_EQ(room.hybrid % plan::SlotKinds::kBlockSlots, 0u);
+    const uint64_t hybrid =
+        kinds.KvOf(room.hybrid) * bytes.kv + kinds.ActivationsOf(room.hybrid) * bytes.activation;
+    EXPECT_LE(hybrid + room.others * bytes.kv, capacity);
+    EXPECT_LE(hybrid, capacity / 100 * percent);
+    EXPECT_LE(SlotsOfEach(bytes, percent, capacity), std::min(room.others, room.hybrid));
+    const uint64_t wanted = plan::SlotKinds::kBlockSlots * (1 + random() % 100);
+    const uint64_t enough = CapacityForEach(bytes, percent, wanted);
+    EXPECT_GE(SlotsOfEach(bytes, percent, enough), wanted);
+    EXPECT_LT(SlotsOfEach(bytes, percent, enough - 100), wanted);
   }
 }
 

@@ -61,6 +61,25 @@ TEST(NodeAdmissionTest, SlotsOfTwoKindsAreWholeBlocks) {
   EXPECT_TRUE(admission.Check(Memory(112 * 512), /*holds_kv=*/true).ok());
 }
 
+// Half of the bytes each, of which a request has to have room in either.
+TEST(NodeAdmissionTest, SlotsOfHybridAndThoseOfOthersHaveRoomForARequestEach) {
+  EngineOptions options = Options();
+  options.fetch.hybrid = HybridOptions{.share = 10, .percent = 50};
+  const NodeAdmission admission(options);
+  ExpectRefused(admission.Check(Memory(65'599), /*holds_kv=*/true),
+                "room for 48 tokens of fetch_hybrid, and of the other policies, but one request "
+                "may have 64");
+  ExpectRefused(admission.Check(Memory(65'599), /*holds_kv=*/true), "to 64.1 KiB");
+  EXPECT_TRUE(admission.Check(Memory(65'600), /*holds_kv=*/true).ok());
+
+  // One of two heads, and half of an activation, which takes less.
+  options.partition = Partition::kHead;
+  options.fetch.activation_width = 32;
+  EXPECT_TRUE(NodeAdmission(options).Check(Memory(32'832), /*holds_kv=*/true).ok());
+  ExpectRefused(NodeAdmission(options).Check(Memory(32'831), /*holds_kv=*/true),
+                "one KV head of one request of 64 tokens");
+}
+
 // An activation has 33 elements in a layer, of which one head's part is 17 at most.
 TEST(NodeAdmissionTest, AHeadsPartOfActivationsComesWithItsKAndV) {
   EngineOptions options = Options();

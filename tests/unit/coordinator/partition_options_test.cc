@@ -103,6 +103,17 @@ TEST(PartitionOptionsTest, HeadWithoutRoomForAllHeadsIsRefused) {
                 HasSubstr("memory nodes m0, m1 have room for 2 of 4 KV heads"));
 }
 
+// A head of a request takes 2 MiB, and where half of a node is for fetch_hybrid four.
+TEST(PartitionOptionsTest, HeadWithoutRoomForSlotsOfHybridAndThoseOfOthersIsRefused) {
+  const std::string lines =
+      Nodes({"6MiB", "6MiB"}) + "fetch: {activation_percent: 50}\npartition: head\n";
+  EXPECT_TRUE(OptionsOf(lines + "policy: fetch_hybrid\n").ok())
+      << OptionsOf(lines + "policy: fetch_hybrid\n").status();
+  ExpectRefused(OptionsOf(lines + "policies: [attend_remote, fetch_hybrid]\n"),
+                absl::StatusCode::kFailedPrecondition,
+                HasSubstr("memory nodes m0, m1 have room for 2 of 4 KV heads"));
+}
+
 TEST(PartitionOptionsTest, TokenRangeTakesASlidingWindow) {
   AttentionDescriptor windowed = kLayer;
   windowed.window = 100;

@@ -196,8 +196,8 @@ TEST(RecomputeOptionsTest, ActivationsOfHybridSlotsStayToo) {
   ASSERT_TRUE(options.ok()) << options.status();
   EXPECT_EQ(options->fetch.resident_tokens, 128u);
   EXPECT_EQ(options->scheduler.ResidentOfEach(), 32u);
-  EXPECT_EQ(options->scheduler.resident_path, plan::AttentionPath::kFetch);
-  EXPECT_EQ(options->policies.front().path, plan::AttentionPath::kFetch);
+  EXPECT_EQ(options->scheduler.resident_path, plan::AttentionPath::kHybrid);
+  EXPECT_EQ(options->policies.front().path, plan::AttentionPath::kHybrid);
   EXPECT_FALSE(options->fetch.hybrid->keeps_nothing);
   EXPECT_THAT(std::string(OptionsOf(lines + "64KiB}\n", layers).status().message()),
               HasSubstr("has no room for activations of 16 tokens of each of 4 sequences"));

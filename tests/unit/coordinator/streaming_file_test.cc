@@ -128,6 +128,9 @@ TEST(CacheSaltTest, BlocksOfHeadsThatStreamAreFoundByTheirLikeAlone) {
   EXPECT_NE(CacheSaltOf(one, "mine"), CacheSaltOf(one, ""));
   EXPECT_NE(CacheSaltOf(one, ""), CacheSaltOf(other, ""));
   EXPECT_NE(CacheSaltOf(one, ""), CacheSaltOf(exact, ""));
+  const PreparedPolicy hybrid{.name = "fetch_hybrid", .path = plan::AttentionPath::kHybrid};
+  EXPECT_NE(CacheSaltOf(hybrid, "mine"), CacheSaltOf(exact, "mine"));
+  EXPECT_NE(CacheSaltOf(hybrid, "mine"), CacheSaltOf(hybrid, ""));
   // A client that guesses the word.
   EXPECT_NE(CacheSaltOf(one, ""), CacheSaltOf(exact, zero + "one" + zero));
   EXPECT_NE(CacheSaltOf(exact, zero), CacheSaltOf(exact, zero + zero));

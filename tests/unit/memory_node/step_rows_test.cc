@@ -257,6 +257,60 @@ TEST(StepRowsTest, OfTheSpansThatLieHereWhatThePlanSaysIsMadeAgain) {
   EXPECT_THAT(collect(1).slots.kv, ::testing::ElementsAre(Extent{320, 256}));
 }
 
+// Slots of path hybrid are numbered by themselves. In the arena of K and V they lie behind those of
+// others, and in that of activations are no others.
+TEST(StepRowsTest, SlotsOfHybridLieBehindThoseOfOthers) {
+  const plan::EpochConfig config{
+      .lanes = 1,
+      .rows_max = 8,
+      .chunk_tokens_max = 100,
+      .sequence_tokens_max = 1024,
+      .layers = {{.query_heads = 2, .kv_heads = 1, .head_dim = 32}},
+      .compute_nodes = {"c0"},
+      .attention_paths = {AttentionPath::kRemote, AttentionPath::kHybrid},
+      .fetch_bytes = 1 << 20,
+      .activation_width = 40,
+      .activation_share = 512,
+      .memory_nodes = {"m0"},
+      .slots = {64},
+      .hybrid_slots = {96}};
+  plan::StepPlan plan{.step = 5};
+  plan.joins = {{.id = 1, .path = AttentionPath::kHybrid}, {.id = 2}};
+  plan.allocations = {{1, {0, 80}, 0}, {2, {0, 40}, 0}};
+  plan::SlotTables tables({.slots = 64, .hybrid_slots = 96});
+  ASSERT_TRUE(tables.Apply(plan).ok());
+
+  plan.rows = {{.sequence = 1, .position = 39}};
+  Lane lane;
+  ASSERT_TRUE(CollectRows(config, tables, plan, lane).ok());
+  ASSERT_EQ(lane.fetched.size(), 1u);
+  EXPECT_THAT(lane.fetched[0].slots.kv, ::testing::ElementsAre(Extent{64, 23}));
+  EXPECT_THAT(lane.fetched[0].slots.activations, ::testing::ElementsAre(Extent{0, 16}));
+  EXPECT_EQ(lane.activation_width, 40u);
+  ASSERT_EQ(lane.chunks.size(), 1u);
+  EXPECT_THAT(lane.chunks[0].slots, ::testing::ElementsAre(Extent{64 + 23, 1}));
+
+  plan.rows.clear();
+  plan.chunks = {{.sequence = 1, .tokens = 32}};
+  ASSERT_TRUE(CollectRows(config, tables, plan, lane).ok());
+  ASSERT_EQ(lane.chunks.size(), 2u);
+  EXPECT_THAT(lane.chunks[0].slots, ::testing::ElementsAre(Extent{64, 16}));
+  EXPECT_EQ(lane.chunks[0].kept, Kept::kKv);
+  EXPECT_THAT(lane.chunks[1].slots, ::testing::ElementsAre(Extent{0, 16}));
+  EXPECT_EQ(lane.chunks[1].kept, Kept::kActivation);
+
+  plan.chunks = {{.sequence = 2, .tokens = 32}};
+  ASSERT_TRUE(CollectRows(config, tables, plan, lane).ok());
+  ASSERT_EQ(lane.chunks.size(), 1u);
+  EXPECT_THAT(lane.chunks[0].slots, ::testing::ElementsAre(Extent{0, 32}));
+  EXPECT_EQ(lane.activation_width, 0u) << "their tokens bring none";
+  plan.chunks.clear();
+  plan.rows = {{.sequence = 2, .position = 39}};
+  ASSERT_TRUE(CollectRows(config, tables, plan, lane).ok());
+  ASSERT_EQ(lane.rows.size(), 1u);
+  EXPECT_EQ(lane.rows[0].slot.first_slot, 39u);
+}
+
 // Each slot is sent as what it holds, and a prompt's tokens of other nodes' spans are nothing here.
 TEST(StepRowsTest, SlotsOfASpanAreOfTwoKinds) {
   const plan::EpochConfig config{.lanes = 1,
@@ -265,7 +319,7 @@ TEST(StepRowsTest, SlotsOfASpanAreOfTwoKinds) {
                                  .sequence_tokens_max = 1024,
                                  .layers = {{.query_heads = 2, .kv_heads = 1, .head_dim = 32}},
                                  .compute_nodes = {"c0"},
-                                 .attention_paths = {AttentionPath::kFetch},
+                                 .attention_paths = {AttentionPath::kHybrid},
                                  .fetch_bytes = 1 << 20,
                                  .activation_width = 40,
                                  .activation_share = 512,
@@ -274,7 +328,7 @@ TEST(StepRowsTest, SlotsOfASpanAreOfTwoKinds) {
                                  .partition = Partition::kTokenRange,
                                  .span_tokens = 256};
   plan::StepPlan plan{.step = 5};
-  plan.joins.push_back({.id = 1, .path = AttentionPath::kFetch});
+  plan.joins.push_back({.id = 1, .path = AttentionPath::kHybrid});
   plan.allocations = {{1, {0, 256}, 0}, {1, {32, 40}, 1}};
   plan.chunks = {{.sequence = 1, .first_token = 200, .tokens = 40}};
   plan::SlotTables tables({.node = 1, .slots = 1024, .span_tokens = 256, .holds_all = true});

@@ -43,10 +43,11 @@ plan::EpochConfig ConfigOf(const UnitClusterOptions& options) {
   if (options.fetch_bytes > 0) {
     const bool again = (options.activation_width > 0 && options.activation_share == 0) ||
                        options.made_tokens_max > 0;
-    config.attention_paths = {options.sparse               ? plan::AttentionPath::kSparse
-                              : !options.streaming.empty() ? plan::AttentionPath::kStreaming
-                              : again                      ? plan::AttentionPath::kRecompute
-                                                           : plan::AttentionPath::kFetch};
+    config.attention_paths = {options.sparse                 ? plan::AttentionPath::kSparse
+                              : !options.streaming.empty()   ? plan::AttentionPath::kStreaming
+                              : again                        ? plan::AttentionPath::kRecompute
+                              : options.activation_share > 0 ? plan::AttentionPath::kHybrid
+                                                             : plan::AttentionPath::kFetch};
     if (options.attends_too) {
       config.attention_paths.Add(plan::AttentionPath::kRemote);
     }

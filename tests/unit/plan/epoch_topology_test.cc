@@ -249,6 +249,36 @@ TEST(EpochTopologyCreateTest, SlotsOfTwoFormsAreThoseOfRowsThatAttendAtMemoryNod
   EXPECT_EQ(whole.KvFormOf(AttentionPath::kRemote), KvForm::kInt8);
 }
 
+TEST(EpochTopologyCreateTest, SlotsOfHybridNextToOthersAreItsOwn) {
+  EpochConfig config = Config();
+  config.compute_nodes.resize(1);
+  config.lanes = 1;
+  config.fetch_bytes = 64 << 20;
+  config.activation_width = 40;
+  config.activation_share = 512;
+  config.attention_paths = {AttentionPath::kHybrid};
+  EXPECT_TRUE(EpochTopology::Create(config).ok()) << EpochTopology::Create(config).status();
+  EpochConfig bad = config;
+  bad.attention_paths = {AttentionPath::kFetch};
+  ExpectRefused(bad, "512 of 1024 hold activations");
+  bad = config;
+  bad.hybrid_slots = {10, 20};
+  ExpectRefused(bad, "has slots of path hybrid on 2 memory nodes");
+
+  config.attention_paths = {AttentionPath::kRemote, AttentionPath::kFetch, AttentionPath::kHybrid};
+  ExpectRefused(config, "has slots of path hybrid on 0 memory nodes");
+  config.hybrid_slots = {10, 20};
+  EXPECT_TRUE(EpochTopology::Create(config).ok()) << EpochTopology::Create(config).status();
+  bad = config;
+  bad.partition = Partition::kTokenRange;
+  bad.span_tokens = 256;
+  ExpectRefused(bad, "which this version does not serve");
+  bad = config;
+  bad.activation_share = 0;
+  bad.attention_paths.Add(AttentionPath::kRecompute);
+  ExpectRefused(bad, "which this version does not serve");
+}
+
 TEST(EpochTopologyCreateTest, SpansOfInt8AreWholeBlocksAndAreAttendedWhereTheyLie) {
   EpochConfig config = BySpan();
   config.int8_tails = 4;
@@ -272,8 +302,8 @@ TEST(EpochTopologyCreateTest, NoAttentionPathIsRefused) {
 
 TEST(EpochTopologyCreateTest, AnAttentionPathOfALaterVersionIsRefused) {
   EpochConfig config = Config();
-  config.attention_paths = AttentionPaths::FromBits(1u << 7 | 1u);
-  ExpectRefused(config, "attention paths 129; this version knows 127");
+  config.attention_paths = AttentionPaths::FromBits(1u << 8 | 1u);
+  ExpectRefused(config, "attention paths 257; this version knows 255");
 }
 
 TEST(EpochTopologyCreateTest, PathLocalWithKvElsewhereIsRefused) {

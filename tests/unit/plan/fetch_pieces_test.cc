@@ -423,7 +423,7 @@ TEST(CheckFetchTest, WithActivationsAllHeadsOfASpanFit) {
   config.fetch_bytes -= 8;
   EXPECT_THAT(CheckFetch(config).ToString(),
               testing::HasSubstr("K and V, or the activations, of 256 tokens in a layer take"));
-  config.attention_paths = {AttentionPath::kFetch};
+  config.attention_paths = {AttentionPath::kHybrid};
   config.activation_share = SlotKinds::kUnit / 2;
   config.fetch_bytes = 3 * 8 * (256 + kFetchTile) * kSlotBytes;
   EXPECT_TRUE(CheckFetch(config).ok()) << CheckFetch(config);

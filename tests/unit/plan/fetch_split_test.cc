@@ -37,6 +37,16 @@ TEST(SlotKindsTest, HalfOfTheBlocksTakeTurns) {
   EXPECT_EQ(kinds.ActivationsOf(22), 6u);
 }
 
+// Others have K and V alone, and no activations.
+TEST(SlotKindsTest, KAndVLieBehindThoseOfOthers) {
+  const SlotKinds half(SlotKinds::kUnit / 2, /*others=*/96);
+  EXPECT_EQ(half.IndexOf(3), 96u + 3);
+  EXPECT_EQ(half.IndexOf(18), 2u);
+  EXPECT_EQ(half.IndexOf(34), 96u + 18);
+  EXPECT_EQ(half.KvOf(64), 32u);
+  EXPECT_EQ(SlotKinds(0, 96).IndexOf(34), 96u + 34);
+}
+
 // Every slot has a place of its own among those of its kind, without gaps.
 TEST(SlotKindsTest, SlotsOfAKindAreNumberedInOrder) {
   for (const uint32_t share : {0u, 1u, 100u, 333u, 512u, 700u, 1023u, 1024u}) {

@@ -314,6 +314,18 @@ TEST(SlotTablesTest, SequencesOfPathRemoteInt8AloneHaveTailsAndSlotsOfThatForm) 
               HasSubstr("slots [45, +6) of an arena of 50"));
 }
 
+TEST(SlotTablesTest, SequencesOfPathHybridHaveSlotsOfTheirOwnNextToOthers) {
+  SlotTables tables({.slots = 10, .hybrid_slots = 50});
+  EXPECT_TRUE(tables.Apply(JoiningBy(AttentionPath::kHybrid, 1, {40, 10})).ok());
+  EXPECT_TRUE(tables.Apply(JoiningBy(AttentionPath::kFetch, 2, {0, 10})).ok());
+  EXPECT_THAT(tables.Apply(JoiningBy(AttentionPath::kFetch, 3, {5, 6})).ToString(),
+              HasSubstr("slots [5, +6) of an arena of 10"));
+  EXPECT_THAT(tables.Apply(JoiningBy(AttentionPath::kHybrid, 4, {45, 6})).ToString(),
+              HasSubstr("slots [45, +6) of an arena of 50"));
+  SlotTables alone({.slots = 50});
+  EXPECT_TRUE(alone.Apply(JoiningBy(AttentionPath::kHybrid, 1, {40, 10})).ok());
+}
+
 TEST(SlotTablesTest, TokensWhoseSlotsAreReleasedKeepTheirNumbers) {
   SlotTables tables({.slots = 100});
   ASSERT_TRUE(tables.Apply(Joining(1, 0, {{10, 5}, {40, 6}})).ok());

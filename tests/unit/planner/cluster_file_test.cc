@@ -172,7 +172,8 @@ TEST(ClusterFileTest, WindowsOfPoliciesThatFetchHoldTheLongestSequence) {
     epoch.compute_nodes = {"c0"};
     epoch.attention_paths = {policy == cost::KvPolicy::kFetchRecompute
                                  ? plan::AttentionPath::kRecompute
-                                 : plan::AttentionPath::kFetch};
+                             : hybrid ? plan::AttentionPath::kHybrid
+                                      : plan::AttentionPath::kFetch};
     epoch.fetch_bytes = config.fetch.window_bytes;
     epoch.activation_width = activations ? model.width : 0;
     epoch.activation_share = hybrid ? plan::SlotKinds::kUnit / 2 : 0;

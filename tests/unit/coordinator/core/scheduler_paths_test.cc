@@ -238,14 +238,33 @@ TEST_F(SchedulerPathsTest, PlacesAreThoseOfOnePath) {
   SchedulerOptions options = SmallOptions();
   options.running_max = 2;
   options.resident_tokens = 64;
-  options.resident_path = AttentionPath::kFetch;
+  options.resident_path = AttentionPath::kHybrid;
   Make(options);
-  ASSERT_TRUE(SubmitTo(AttentionPath::kFetch, 1, 20, 90).ok());
+  ASSERT_TRUE(SubmitTo(AttentionPath::kHybrid, 1, 20, 90).ok());
   Steps(2);
   EXPECT_EQ(joins_[1].resident, (plan::ResidentTokens{.first = 0, .tokens = 32, .place = 0}));
   ASSERT_TRUE(SubmitTo(AttentionPath::kRecompute, 2, 20, 40).ok());
   RunUntilIdle();
   EXPECT_EQ(joins_[2].resident, plan::ResidentTokens());
+  EXPECT_TRUE(scheduler_->Audit().ok());
+}
+
+// A request is as long as slots of its path have room for, however many the others have.
+TEST_F(SchedulerPathsTest, SequencesLiveInSlotsOfTheirPath) {
+  SchedulerOptions options = SmallOptions();
+  options.lanes = 2;
+  options.memory_nodes = {
+      {.name = "a", .slots = 200, .paths = {AttentionPath::kRemote, AttentionPath::kFetch}},
+      {.name = "a", .slots = 50, .paths = {AttentionPath::kHybrid}}};
+  Make(options);
+  ASSERT_TRUE(SubmitTo(AttentionPath::kHybrid, 1, 20, 30).ok());
+  ASSERT_TRUE(SubmitTo(AttentionPath::kRemote, 2, 20, 30).ok());
+  EXPECT_EQ(SubmitTo(AttentionPath::kHybrid, 3, 40, 90).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_TRUE(SubmitTo(AttentionPath::kFetch, 4, 40, 90).ok());
+  RunUntilIdle();
+  EXPECT_EQ(joins_[1].memory_node, 1u);
+  EXPECT_EQ(joins_[2].memory_node, 0u);
+  EXPECT_EQ(joins_[4].memory_node, 0u);
   EXPECT_TRUE(scheduler_->Audit().ok());
 }
 

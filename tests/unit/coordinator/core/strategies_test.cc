@@ -183,7 +183,7 @@ class MiniBatchesTest : public testing::Test {
  protected:
   // Two lanes with four rows each.
   std::vector<LaneExchange> Choose(LanePacking& packing, const FetchRates& rates,
-                                   plan::AttentionPath path = plan::AttentionPath::kFetch) {
+                                   plan::AttentionPath path = plan::AttentionPath::kHybrid) {
     const auto lanes = [this] {
       ++counted_;
       return std::vector<PackedLane>{PackedLane(4, row_), PackedLane(4, other_row_)};
