@@ -7,6 +7,10 @@
 //   KVPR         all heads of a layer come, and path recompute makes some K and V of activations
 //   HybridServe  all heads of a layer come, in slots of two kinds (both: policy/layer_buffers.h)
 //
+// Where no activations are kept, under whichever policy, K and V come by groups of heads. Of
+// several policies the paper is that of the one that keeps activations, since windows have room for
+// these.
+//
 // The context is the longest sequence, with partition token_range a span, since spans come one by
 // one; a group is the largest for which windows have room, and a chunk all rows of a step. Lanes
 // and memory nodes have windows of their own, and lanes rows of their own, where the papers have

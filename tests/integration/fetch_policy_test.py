@@ -203,6 +203,8 @@ class FetchPolicyTest(unittest.TestCase):
             harness.require_same_answer(self, answers(self, cluster), expected)
             self.assertIn("no token held as an activation: one has 1152 bytes in a layer, no fewer than K and V with 768",
                           cluster.lamina("status").stdout)
+            # K and V come by groups of heads, then.
+            self.assertEqual(cluster.status()["nodes"][0]["memory_formula"]["paper"], "HeadInfer")
 
     def check_formula(self, cluster, paper):
         """What the paper's formula gives is part of what the compute node accounts for."""

@@ -157,28 +157,42 @@ TEST(MemoryFormulaTest, ActivationsAreSpreadAsHeadsAre) {
   EXPECT_EQ(Formula(config).windows, kWindows * kSlots * 2 * kSlotBytes);
 }
 
-TEST(MemoryFormulaTest, BuffersOfHybridServeHaveTheShareOfEitherKind) {
+plan::EpochConfig Hybrid(uint32_t width, uint32_t share) {
   plan::EpochConfig config = Fetching(3);
-  config.activation_width = 100;
-  config.activation_share = plan::SlotKinds::kUnit / 4;
+  config.attention_paths = {plan::AttentionPath::kHybrid};
+  config.activation_width = width;
+  config.activation_share = share;
+  return config;
+}
+
+TEST(MemoryFormulaTest, BuffersOfHybridServeHaveTheShareOfEitherKind) {
+  plan::EpochConfig config = Hybrid(100, plan::SlotKinds::kUnit / 4);
   config.resident_tokens = 16;
   EXPECT_EQ(Formula(config),
             (telemetry::FormulaMemory{.paper = telemetry::MemoryPaper::kHybridServe,
                                       .weights = kWeights,
                                       .windows = kWindows * (252 * 100 * 2 + 756 * 3 * kSlotBytes),
                                       .resident = 16u * 2 * 100 * 2}));
-  // Before anything is measured every slot may hold K and V.
-  config.activation_share = 0;
-  EXPECT_EQ(Formula(config).paper, telemetry::MemoryPaper::kHybridServe);
-  EXPECT_EQ(Formula(config).windows, kWindows * kSlots * 3 * kSlotBytes);
+}
+
+// An epoch has room for none where no slot holds one.
+TEST(MemoryFormulaTest, WithoutActivationsHeadsComeByGroups) {
+  EXPECT_EQ(Formula(Hybrid(0, 0)), Formula(Fetching(3)));
+}
+
+TEST(MemoryFormulaTest, OfSeveralPoliciesTheOneThatKeepsActivationsIsTold) {
+  for (plan::EpochConfig config : {Recomputing(100), Hybrid(100, plan::SlotKinds::kUnit / 2)}) {
+    const telemetry::FormulaMemory alone = Formula(config);
+    config.attention_paths.Add(plan::AttentionPath::kFetch);
+    config.attention_paths.Add(plan::AttentionPath::kRemote);
+    EXPECT_EQ(Formula(config), alone);
+  }
 }
 
 TEST(MemoryFormulaTest, BuffersOfHybridServeAreNoMoreThanTheLeastWindowsThatAreServed) {
   for (const uint32_t width : {100, 500}) {
     for (const uint32_t share : {1u, plan::SlotKinds::kUnit / 3, plan::SlotKinds::kUnit}) {
-      plan::EpochConfig config = Fetching(3);
-      config.activation_width = width;
-      config.activation_share = share;
+      plan::EpochConfig config = Hybrid(width, share);
       // Each kind ends with a tile of its own.
       const uint64_t least =
           kWindows * (kSlots + 16) * std::max<uint64_t>(3 * kSlotBytes, uint64_t{2} * width);
