@@ -13,7 +13,7 @@ import tempfile
 import cluster
 import node_memory
 import random_llama
-from paper_shared import NOT_BUILT, progress
+from paper_shared import NOT_BUILT, Steps
 from programs import program
 
 KIB, MIB, GIB = 2**10, 2**20, 2**30
@@ -181,9 +181,9 @@ def order(values):
 
 def table3():
     """(head and rows of the table, {model: {way: tokens}}, {model: whether the order is the paper's})."""
-    found, chunk = {}, chosen_chunk()
-    for number, (name, model) in enumerate(MODELS.items(), 1):
-        progress(number, len(MODELS), name)
+    found, chunk, steps = {}, chosen_chunk(), Steps(len(MODELS))
+    for name, model in MODELS.items():
+        steps.say(name)
         counted = accounting(model, node_parts(model, TOKENS, chunk), TOKENS, chunk)
         contexts = counted.contexts(groups=(1,))
         found[name] = {way: contexts[way] for way in ("standard", "chunked prefill", "layer by layer")}

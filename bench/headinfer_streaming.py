@@ -10,7 +10,7 @@ import pathlib
 import re
 import time
 
-from paper_shared import progress, requests
+from paper_shared import Steps, requests
 
 KIB = 2**10
 PAPER = {"prompt": (2054, 1152), "token": (6.51, 3.28)}  # Seconds at 1M tokens.
@@ -51,9 +51,9 @@ def run(make_cluster, folder, shape, context, decoded, bandwidth):
     write_every_second(heads, shape)
     longest = context * KIB + 2 * decoded
     streaming = {"streaming_heads": str(heads), "streaming_sink": SINK, "streaming_window": WINDOW}
-    found = {}
-    for number, (name, keys) in enumerate((("whole", {}), ("half", streaming)), 1):
-        progress(number, 2, {"whole": "all heads whole", "half": "half streaming"}[name])
+    found, steps = {}, Steps(2)
+    for name, keys in (("whole", {}), ("half", streaming)):
+        steps.say({"whole": "all heads whole", "half": "half streaming"}[name])
         with make_cluster("auto", longest, more=keys, transport=f"throttle(bandwidth={bandwidth})+shm", chunk_tokens=CHUNK, scratch_tokens=CHUNK) as running:
             measure(running, KIB, decoded)  # Memory is touched for the first time.
             found[name] = measure(running, context * KIB, decoded)

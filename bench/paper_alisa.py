@@ -135,9 +135,22 @@ def print_order(points, where):
         print(f"Of the other two the better one{where}: {better('perplexity')}; in float64: {better('float64') or 'not computed'}.")
 
 
+def judge_int8(points):
+    """What INT8 costs each pattern, where both forms were measured: {pattern: [perplexity over bf16's]}."""
+    found = {(point["first"], point["kv"], point["pattern"], point["ratio"]): point["perplexity"] for point in points}
+    over = {}
+    for (first, form, pattern, ratio), value in found.items():
+        if form == "int8" and (first, "bf16", pattern, ratio) in found:
+            over.setdefault(pattern, []).append(value / found[first, "bf16", pattern, ratio])
+    for pattern, values in over.items():
+        print(f"INT8 with {pattern}: {min(values):.3f} to {max(values):.3f} times bf16's perplexity at the same tokens.")
+    return over
+
+
 def judge(points):
     for form in dict.fromkeys(point["kv"] for point in points):
         judge_form(form, points)
+    judge_int8(points)
 
 
 def draw(points, steps, images):
@@ -169,7 +182,7 @@ def main():
     parser.add_argument("--json", help="write the figures here")
     parser.add_argument("--only", choices=["alisa"], default="alisa", help=argparse.SUPPRESS)
     parser.add_argument("--ratios", type=lambda text: [float(one) for one in text.split(",")], default=[0.8, 0.5, 0.35, 0.2], help="shares of tokens kept")
-    parser.add_argument("--forms", type=lambda text: text.split(","), default=["bf16"], help="of K and V: bf16, int8; each takes as long")
+    parser.add_argument("--forms", type=lambda text: text.split(","), default=["bf16"], help="of K and V: bf16, int8; each takes as long. With both INT8 is judged by bf16, pattern by pattern")
     parser.add_argument("--patterns", type=lambda text: text.split(","), default=list(PATTERNS), help="which tokens are kept")
     parser.add_argument("--no-speed", dest="speed", action="store_false", help="perplexity alone")
     parser.add_argument("--passages", type=int, default=1, help="how many of the text's passages are scored")
@@ -178,10 +191,10 @@ def main():
     parser.add_argument("--link", default="throttle(bandwidth=500MB)+shm", help="transport of the speed figure")
     parser.add_argument("--images", default=IMAGES, help="folder of the SVG figures")
     names = paper_alisa_figures.PARTS
-    add_parts(parser, names)
+    add_parts(parser, names, paper_alisa_figures.MINUTES)
     arguments = parser.parse_args()
     print(f"machine {processor.machine()}")
-    found = run_asked(arguments, names, paper_alisa_figures.Bench, run_claims)
+    found = run_asked(arguments, names, paper_alisa_figures.Bench, run_claims, paper_alisa_figures.MINUTES)
     if arguments.json:
         with open(arguments.json, "w", encoding="utf-8") as out:
             json.dump({"machine": processor.machine(), "arguments": vars(arguments), **found}, out, indent=1)

@@ -21,7 +21,7 @@ import headinfer_streaming
 import node_memory
 import processor
 import random_llama
-from paper_shared import IMAGES, NOT_BUILT, draw, progress, requests, table, verdict
+from paper_shared import IMAGES, NOT_BUILT, Steps, draw, minutes_in_words, requests, table, verdict
 from programs import BIN, need
 
 KIB, MIB, GIB = 2**10, 2**20, 2**30
@@ -44,6 +44,8 @@ PAPER_TABLE5 = {"standard": 25, "layer by layer": 45, "chunked prefill": 30, 8: 
 PAPER_TABLE10 = {"standard": (15.08, 128, 64, 207), "chunked prefill": (15.08, 128, 0.625, 143), "layer by layer": (15.08, 8, 64, 87), "head by head": (15.08, 1, 0.625, 16.7)}
 PAPER_GAIN = PAPER_TABLE5[1] / PAPER_TABLE5[8]
 GAIN_ASKED, DECODE_ASKED, TOTAL_ASKED = 7.0, 1.05, 17.0
+MINUTES = {"table 3": 1, "table 14": 1.5, "tables 5 to 7, 10 and memory": 7.5}  # On two quiet cores.
+LONG_MINUTES = 4
 
 
 def tokens(count):
@@ -97,11 +99,11 @@ def longest_of(window, heads, shape=SHAPE):
 
 def run_tables(bench, groups, contexts):
     """{heads: {context: (prefill, decode)}}, and the memory of the nodes that served the longest."""
-    times, nodes = {}, {}
-    for number, heads in enumerate(groups, 1):
+    times, nodes, steps = {}, {}, Steps(len(groups))
+    for heads in groups:
         longest = longest_of(bench.window, 1 if heads == "auto" else heads, bench.shape)
         times[heads] = {}
-        progress(number, len(groups), f"heads {heads}: contexts of up to {tokens(longest)} tokens")
+        steps.say(f"heads {heads}: contexts of up to {tokens(longest)} tokens")
         with bench.cluster(heads, longest) as running, node_memory.Peak(running, "c0") as peak:
             measure(running, KIB)  # Memory is touched for the first time.
             for context in contexts:
@@ -250,7 +252,7 @@ def write(arguments, **found):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, epilog=minutes_in_words(MINUTES))
     parser.add_argument("--json", help="write the figures here")
     parser.add_argument("--only", choices=["headinfer"], default="headinfer", help=argparse.SUPPRESS)
     parser.add_argument("--bandwidth", default="1000MB", help="of the link in each direction, a second")
@@ -260,7 +262,7 @@ def main():
     parser.add_argument("--streaming-context", type=int, default=8, help="Ki tokens, for Table 14")
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--table", choices=["3", "14"], help="this table alone")
-    which.add_argument("--long", action="store_true", help="a context of 128k tokens alone, in a model of two layers of width 128")
+    which.add_argument("--long", action="store_true", help=f"a context of 128k tokens alone, in a model of two layers of width 128: {LONG_MINUTES} minutes")
     arguments = parser.parse_args()
     contexts = [int(text) for text in arguments.contexts.split(",")]
     print(f"machine {processor.machine()}")
@@ -276,6 +278,7 @@ def main():
         bench = Bench(folder, link, window)
         print(f"{SHAPE.layers} layers, width {SHAPE.width}, {SHAPE.kv_heads} KV heads of {SHAPE.head_dim}; both windows {window / MIB:.0f} MiB; chunks of {CHUNK} tokens; link {arguments.bandwidth}/s")
         if arguments.table is None:
+            print(minutes_in_words(MINUTES), flush=True)
             need("lamina-bench-heads")  # Not built between measurements.
         streaming = table14(bench, folder, arguments.streaming_context, arguments.streaming_bandwidth, arguments.images)
         if arguments.table == "14":

@@ -9,13 +9,15 @@ take on the link, with o what the compute node does else (attention above all), 
 
 With --resident a further set-up has the activations on the compute node too (fetch.resident, room for all of them), as the paper's device has
 some: the link carries K and V of the other tokens alone, 1 - x, the device has x c + o as before. Without o that is at most 1 + 1 / c times K and
-V alone, where the mix has 1 + 1 / (2 c).
+V alone, where the mix has 1 + 1 / (2 c). And once more with weights that come over the same bus, which is the paper's set-up as a whole: w, a layer's
+weights over its K and V, is the link's in both, so that the bound is 1 + 1 / c up to w = c, and 1 + 1 / w behind it.
 
 That is the paper's claims by c: --claims. Its figures in shape are in paper_hybridserve_figures.py; some of them alone: --figure.
 """
 
 import argparse
 import dataclasses
+import itertools
 import json
 import pathlib
 import statistics
@@ -26,9 +28,11 @@ import cluster
 import paper_hybridserve_figures
 import processor
 import random_llama
-from paper_shared import IMAGES, add_parts, draw, each, link, run_asked, settle_share, verdict
+from paper_shared import IMAGES, add_parts, bus, draw, each, link, run_asked, settle_share, verdict
 
 SHAPE = random_llama.Shape(layers=4, width=512, hidden=1024, heads=8, kv_heads=8)
+# The model whose weights come over the same bus is as wide, so that K and V of a token take as long to make.
+STREAMED = random_llama.Shape(layers=6, width=512, hidden=512, heads=8, kv_heads=8)
 WINDOW = "512MiB"
 AT_LEAST = 1.35  # Times both, at c = 1.
 NEAR = 0.10  # Of the formula.
@@ -50,16 +54,18 @@ def total(metrics, start, label=""):
 
 
 class Bench:
-    def __init__(self, model, rows, context, lanes):
-        self.model, self.rows, self.context, self.lanes = model, rows, context, lanes
+    """`budget`: bytes that the compute node has for weights, of which the others stream; None: all stay."""
+
+    def __init__(self, model, rows, context, lanes, shape=SHAPE, budget=None):
+        self.model, self.rows, self.context, self.lanes, self.shape, self.budget = model, rows, context, lanes, shape, budget
 
     def run(self, percent, transport, resident=False):
         """`resident`: activations stay on the compute node, which has room for those of all tokens."""
         keys, limits = {"window": WINDOW, "activation_percent": percent}, {}
         if resident:
             limits["running_max"] = self.rows  # Who may run has an equal share of the room.
-            keys["resident"] = f"{self.rows * cluster.SEQUENCE_TOKENS_MAX * SHAPE.layers * SHAPE.activation_bytes()}B"
-        with cluster.Cluster(self.lanes, memory_nodes=1, transport=transport, model=self.model, fetch=("fetch_hybrid", keys), **limits) as running:
+            keys["resident"] = f"{self.rows * cluster.SEQUENCE_TOKENS_MAX * self.shape.layers * self.shape.activation_bytes()}B"
+        with cluster.Cluster(self.lanes, memory_nodes=1, transport=transport, model=self.model, weights_budget=self.budget, fetch=("fetch_hybrid", keys), **limits) as running:
             if percent == "auto":
                 words = settle_share(running, lambda: running.decode_stretches(self.rows, self.context))
             else:
@@ -76,8 +82,8 @@ class Bench:
         other = statistics.median(step * sum(seconds for (node, part), seconds in one.shares.items()
                                              if node == "c0" and part != "recompute" and not part.startswith("wait")) for one in stretches)
         share = float(words.split("%")[0]) if "%" in words else 0.0
-        activation = 0 if resident else SHAPE.activation_bytes()
-        kv = self.rows * self.context * SHAPE.layers * (SHAPE.kv_bytes() * (1 - share / 100) + activation * share / 100)
+        activation = 0 if resident else self.shape.activation_bytes()
+        kv = self.rows * self.context * self.shape.layers * (self.shape.kv_bytes() * (1 - share / 100) + activation * share / 100)
         return Point(step, making / tokens if tokens else 0.0, kv / 1e6, made / seconds, other, share, words)
 
 
@@ -87,10 +93,61 @@ def formula(c, other):
     return max(1 - share / 2, share * c + other) / max(1.0, other)
 
 
-def resident_formula(c, other):
-    """Where activations are on the compute node, and the link has K and V of the other tokens alone; over the same."""
-    share = min(1.0, max(0.0, (1 - other) / (c + 1)))
-    return max(1 - share, share * c + other) / max(1.0, other)
+def resident_formula(c, other, weights=0.0):
+    """Where activations are on the compute node, and the link has K and V of the other tokens alone, and weights; over K and V of all, and weights."""
+    share = min(1.0, max(0.0, (weights + 1 - other) / (c + 1)))
+    return max(weights + 1 - share, share * c + other) / max(weights + 1, other)
+
+
+def resident_bound(c, weights=0.0):
+    """Times K and V alone, where the compute node does nothing else."""
+    return 1 / resident_formula(c, 0.0, weights)
+
+
+def judge_resident(gains, text, bounds):
+    """A verdict on {point: times K and V alone}, of which those count whose bound allows the paper's mean. `text` says what was measured."""
+    paper = paper_hybridserve_figures.PAPER_OVER_KV
+    within = {point: gain for point, gain in gains.items() if bounds[point] >= paper}
+    if within:
+        best = max(within, key=within.get)
+        print(f"{text}: {within[best]:.2f} times K and V alone at c = {best[0]:g} (bound {bounds[best]:.2f}; the paper's mean over another engine {paper}): "
+              f"{verdict(within[best] >= paper)}.")
+    else:
+        print(f"{text}: none was asked for whose bound allows the paper's {paper}: not measured.")
+
+
+def streamed_resident(folder, make, arguments):
+    """The paper's set-up: weights come over the same bus, activations are on the compute node. The points, measured."""
+    random_llama.write(pathlib.Path(folder), STREAMED)
+    # Slots, and what does not stream; embeddings and LM head are small.
+    budget = (2 if arguments.lanes == 1 else 3) * STREAMED.layer_bytes() + (3 << 20)
+    ratios = [float(text) for text in arguments.streamed_ratios.split(",") if text]
+    contexts = [int(text) for text in arguments.streamed_contexts.split(",")]
+    print(f"\nWeights streamed over the same bus: {STREAMED.layers} layers, {arguments.rows} rows in {arguments.lanes} lanes\n")
+    print("| c | tokens of a row | weights over K and V | bus, MB/s | K and V alone, ms a step | activations on the compute node | held as activations | over K and V alone (formula; bound) |"
+          "\n|---|---|---|---|---|---|---|---|")
+    points = []
+    for c, context in each(itertools.product(ratios, contexts), lambda one: f"weights streamed, c = {one[0]:g}, {one[1]} tokens: K and V alone, activations on the compute node"):
+        bench = Bench(folder, arguments.rows, context, arguments.lanes, STREAMED, budget)
+        bandwidth = c * STREAMED.kv_bytes() / make
+        kv, stays = bench.run(0, bus(bandwidth)), bench.run("auto", bus(bandwidth), resident=True)
+        weights = STREAMED.layer_bytes() / (arguments.rows * context * STREAMED.kv_bytes())
+        other = kv.other / (1e6 * kv.megabytes / bandwidth)
+        points.append({"c": c, "context": context, "weights": weights, "bandwidth": bandwidth, "gain": kv.step / stays.step, "formula": 1 / resident_formula(c, other, weights),
+                       "bound": resident_bound(c, weights), "kv": dataclasses.asdict(kv), "resident": dataclasses.asdict(stays)})
+        print(f"| {c:g} | {context} | {weights:.2f} | {bandwidth / 1e6:.0f} | {1e3 * kv.step:.0f} | {1e3 * stays.step:.0f} | {stays.share:.0f}% "
+              f"| {points[-1]['gain']:.2f} ({points[-1]['formula']:.2f}; {points[-1]['bound']:.2f}) |", flush=True)
+    return points
+
+
+def judge_streamed(points):
+    """Next to the paper's mean, and to the formula."""
+    by = {(point["c"], point["context"]): point for point in points}
+    print()
+    judge_resident({key: point["gain"] for key, point in by.items()}, "With weights streamed and activations on the compute node, as in the paper", {key: point["bound"] for key, point in by.items()})
+    worst = max(points, key=lambda point: abs(point["gain"] / point["formula"] - 1))
+    print(f"Farthest from the formula: c = {worst['c']:g} at {worst['context']} tokens, {worst['gain']:.2f} for {worst['formula']:.2f} (asked: within {100 * NEAR:.0f}%): "
+          f"{verdict(abs(worst['gain'] / worst['formula'] - 1) <= NEAR)}.")
 
 
 def print_resident(points):
@@ -100,16 +157,10 @@ def print_resident(points):
     for point in points:
         c, kv, mix, stays = point["c"], point["kv"], point["hybrid"], point["resident"]
         reached[c] = kv["step"] / stays["step"]
-        print(f"| {c:g} | {1e3 * stays['step']:.0f} | {stays['share']:.0f}% | {reached[c]:.2f} ({1 / point['resident_formula']:.2f}; {1 + 1 / c:.2f}) "
+        print(f"| {c:g} | {1e3 * stays['step']:.0f} | {stays['share']:.0f}% | {reached[c]:.2f} ({1 / point['resident_formula']:.2f}; {resident_bound(c):.2f}) "
               f"| {mix['step'] / stays['step']:.2f} | {stays['megabytes']:.0f} |")
-    most = 1 / (paper_hybridserve_figures.PAPER_OVER_KV - 1)
-    within = {c: gain for c, gain in reached.items() if c <= most}
-    paper = f"The paper's {paper_hybridserve_figures.PAPER_OVER_KV} times, a mean over another engine, is within the bound 1 + 1 / c for c up to {most:.2f}"
-    if within:
-        best = max(within, key=within.get)
-        print(f"\n{paper}: {within[best]:.2f} times K and V alone at c = {best:g}: {verdict(within[best] >= paper_hybridserve_figures.PAPER_OVER_KV)}.")
-    else:
-        print(f"\n{paper}, of which none was asked for: not measured.")
+    print()
+    judge_resident({(c,): gain for c, gain in reached.items()}, "With weights and activations on the compute node", {(c,): resident_bound(c) for c in reached})
 
 
 def run_claims(arguments):
@@ -135,8 +186,13 @@ def run_claims(arguments):
     print("\n| c | MB of K, V and activations a step: K and V alone, chosen | compute node making K and V, share of time: activations alone, chosen |\n|---|---|---|")
     for point in points:
         print(f"| {point['c']:g} | {point['kv']['megabytes']:.0f}, {point['hybrid']['megabytes']:.0f} | {point['activations']['busy']:.0%}, {point['hybrid']['busy']:.0%} |")
+    with_weights = []
     if arguments.resident:
         print_resident(points)
+        if arguments.streamed_ratios:
+            with tempfile.TemporaryDirectory(prefix="lamina-hybridserve-") as folder:
+                with_weights = streamed_resident(folder, make, arguments)
+            judge_streamed(with_weights)
     print()
     one = next((point for point in points if point["c"] == 1), None)
     if one:
@@ -154,7 +210,7 @@ def run_claims(arguments):
           ("activations alone", [(point["c"], point["activations"]["step"] / point["kv"]["step"]) for point in points]),
           ("activations on the compute node", [(point["c"], point["resident"]["step"] / point["kv"]["step"]) for point in points if arguments.resident]),
           ("formula", [(point["c"], point["formula"]) for point in points])])
-    return {"make_s": make, "points": points}
+    return {"make_s": make, "points": points, "streamed": with_weights}
 
 
 def main():
@@ -164,17 +220,20 @@ def main():
     parser.add_argument("--rows", type=int, default=8)
     parser.add_argument("--context", type=int, default=512)
     parser.add_argument("--lanes", type=int, default=2, help="mini-batches: one's K and V are on the link while another one's are made")
-    parser.add_argument("--resident", action="store_true", help="with --claims: activations on the compute node, too")
+    parser.add_argument("--resident", action="store_true", help="with --claims: activations on the compute node, too: 8 minutes")
     parser.add_argument("--ratios", default="0.5,1,2,4", help="values of c")
+    parser.add_argument("--streamed-ratios", default="0.5,1", help="with --resident: values of c with weights streamed too; empty: none")
+    parser.add_argument("--streamed-contexts", default="448,1792", help="tokens of a row there: a layer's weights have a half and an eighth of the bytes of its K and V")
     parser.add_argument("--c", type=float, default=paper_hybridserve_figures.C, help="of the narrowest model, for the figures in shape")
     parser.add_argument("--images", default=IMAGES, help="folder of the SVG figures")
     names = paper_hybridserve_figures.PARTS
-    add_parts(parser, names)
+    add_parts(parser, names, paper_hybridserve_figures.MINUTES)
     arguments = parser.parse_args()
     if arguments.resident and not arguments.claims:
         parser.error("--resident is a set-up of --claims: give both")
     print(f"machine {processor.machine()}")
-    found = run_asked(arguments, names, lambda folder, images: paper_hybridserve_figures.Bench(folder, images, arguments.c), run_claims)
+    found = run_asked(arguments, names, lambda folder, images: paper_hybridserve_figures.Bench(folder, images, arguments.c), run_claims,
+                      paper_hybridserve_figures.MINUTES)
     if arguments.json:
         with open(arguments.json, "w", encoding="utf-8") as out:
             json.dump({"machine": processor.machine(), "arguments": vars(arguments), **found}, out, indent=1)

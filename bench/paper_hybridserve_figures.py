@@ -289,3 +289,5 @@ def figure6(bench, model="OPT-30B", batches=(4, 8, 16), contexts=(128, 256, 512)
 
 
 PARTS = {"figure 4": figure4, "figure 6": figure6, "figure 12": figure12, "figure 13": figure13, "figure 14": figure14, "figure 15": figure15}
+# On two quiet cores. Figures 12 to 15 are of one set of runs, whichever comes first.
+MINUTES = {"figure 4": 2, "figure 6": 1, "figure 12": 3, "figure 13": 0, "figure 14": 0, "figure 15": 0, shared.CLAIMS: 4}

@@ -64,19 +64,14 @@ class Bench:
         return step, seconds / tokens if tokens else 0.0, words
 
 
-def weight_bytes(shape):
-    """Of a layer's matrices, in bf16."""
-    return 2 * (4 * shape.width * shape.width + 3 * shape.width * shape.hidden)
-
-
 def streamed(folder, make, ratios, rows, lanes):
     """Weights come over the bus too: (c, full transfer, split by the policy, bound of the throughput)."""
     random_llama.write(pathlib.Path(folder), STREAMED)
     # Slots, and what does not stream; embeddings and LM head are small.
-    budget = (2 if lanes == 1 else 3) * weight_bytes(STREAMED) + (3 << 20)
+    budget = (2 if lanes == 1 else 3) * STREAMED.layer_bytes() + (3 << 20)
     bench = Bench(folder, rows, STREAMED_CONTEXT, lanes, budget)
     kv = rows * STREAMED_CONTEXT * STREAMED.kv_bytes()
-    share = kv / weight_bytes(STREAMED)
+    share = kv / STREAMED.layer_bytes()
     time = streamed_time if lanes == 1 else streamed_time_of_lanes
     print(f"\nWeights streamed over the same bus: {STREAMED.layers} layers, K and V {share:.1f} times their bytes, {rows} rows in {lanes} lanes\n")
     print("| c | bus, MB/s | full transfer, ms a step | split by the policy | ms a step | throughput | the paper's bound | bound of these lanes |\n"
@@ -189,15 +184,15 @@ def main():
     parser.add_argument("--streamed-lanes", type=int, default=8, help="lanes with streamed weights: the paper's batches")
     parser.add_argument("--sweep", default="0,20,40,60,80,100", help="per cent of tokens recomputed, at each c of --sweep-ratios")
     parser.add_argument("--sweep-ratios", default="0.25,1", help="values of c at which splits are swept: one whose best split is all tokens, one whose is between")
-    parser.add_argument("--resident", action="store_true", help="with --claims: activations on the compute node, too")
+    parser.add_argument("--resident", action="store_true", help="with --claims: activations on the compute node, too: 8 minutes")
     parser.add_argument("--images", default=IMAGES, help="folder of the SVG figures")
     names = paper_kvpr_figures.PARTS
-    add_parts(parser, names)
+    add_parts(parser, names, paper_kvpr_figures.MINUTES)
     arguments = parser.parse_args()
     if arguments.resident and not arguments.claims:
         parser.error("--resident is a set-up of --claims: give both")
     print(f"machine {processor.machine()}")
-    found = run_asked(arguments, names, paper_kvpr_figures.Bench, run_claims)
+    found = run_asked(arguments, names, paper_kvpr_figures.Bench, run_claims, paper_kvpr_figures.MINUTES)
     if arguments.json:
         with open(arguments.json, "w", encoding="utf-8") as out:
             json.dump({"machine": processor.machine(), "arguments": vars(arguments), **found}, out, indent=1)

@@ -325,3 +325,5 @@ def table2(bench, prompt=32, answer=16, batches=PAPER_BATCHES, turns=3):
 
 
 PARTS = {"table 2": table2, "figure 6": figure6, "figure 7": figure7, "figure 9": figure9, "figure 10": figure10, "figure 12": figure12, "figure 14": figure14}
+# On two quiet cores.
+MINUTES = {"table 2": 3, "figure 6": 3, "figure 7": 1, "figure 9": 1, "figure 10": 0.5, "figure 12": 0.5, "figure 14": 1, shared.CLAIMS: 7}

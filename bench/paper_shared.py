@@ -33,6 +33,9 @@ SETTLED_SECONDS = 20  # For the share that a cluster settles on.
 IDLE_SECONDS = 2  # In which another share may be settled on.
 BUS_BYTES = re.compile(r'lamina_bus_bytes_total\{.*direction="(to|from)",kind="(\w+)"\}')
 BUSES = itertools.count()
+BAR = 20  # Characters.
+MINUTES_MOST = 10  # A command takes no more.
+CLAIMS = "claims"  # Among minutes of parts.
 
 # OPT's three sizes, a sixteenth as wide and an eighth as deep.
 MODELS = {
@@ -54,15 +57,48 @@ def table(head, rows):
     print(flush=True)
 
 
-def progress(number, count, text, out=None):
-    print(f"[{number}/{count}] {text}", file=out or sys.stdout, flush=True)
+def duration(seconds):
+    return f"{seconds:.0f} s" if seconds < 60 else f"{seconds / 60:.0f} min"
+
+
+def progress(number, count, text, out=None, left=None):
+    """Says which of so many steps begins: on a terminal behind a bar of those that are done, and with the time to go, `left` seconds, if that is known."""
+    out = out or sys.stdout
+    if out.isatty():
+        done = BAR * (number - 1) // count
+        to_go = "" if left is None else f"; {duration(left)} to go"
+        print(f"[{'#' * done}{'.' * (BAR - done)}] {number}/{count} {text}{to_go}", file=out, flush=True)
+    else:
+        print(f"[{number}/{count}] {text}", file=out, flush=True)
+
+
+class Steps:
+    """So many steps, each of which says that it begins. The time to go is by that of those before: all take as long, or as `seconds` of each says,
+    by which it is told until one is done."""
+
+    def __init__(self, count, seconds=None, out=None):
+        self.seconds, self.known, self.out = list(seconds or [1.0] * count), seconds is not None, out
+        self.begun, self.begin = 0, time.monotonic()
+
+    def left(self):
+        """Seconds, or None."""
+        done, to_do = sum(self.seconds[:self.begun]), sum(self.seconds[self.begun:])
+        if done > 0:
+            return (time.monotonic() - self.begin) / done * to_do
+        return to_do if self.known else None
+
+    def say(self, text):
+        left = self.left()
+        self.begun += 1
+        progress(self.begun, len(self.seconds), text, self.out, left)
 
 
 def each(values, words):
     """Yields the values, each behind a line of progress, words(value), on stderr: rows of a table are printed meanwhile."""
     values = list(values)
-    for number, value in enumerate(values, 1):
-        progress(number, len(values), words(value), sys.stderr)
+    steps = Steps(len(values), out=sys.stderr)
+    for value in values:
+        steps.say(words(value))
         yield value
 
 
@@ -272,8 +308,30 @@ class Bench:
         return c * MODELS[SMALLEST].kv_bytes() / self.made
 
 
-def add_parts(parser, names):
-    """Options that choose one of the parts, which are called like "figure 9" or "table 2"."""
+def in_turns(minutes):
+    """Parts in groups that one command has time for: [[name]]. One that takes longer is by itself."""
+    groups, taken = [], 0.0
+    for name, value in minutes.items():
+        if not groups or taken + value > MINUTES_MOST:
+            groups, taken = [*groups, []], 0.0
+        groups[-1].append(name)
+        taken += value
+    return groups
+
+
+def minutes_in_words(minutes):
+    """`minutes`: {part, or CLAIMS: on two quiet cores}. What each takes, and all parts together; if that is too long, in how many goes."""
+    parts = {name: value for name, value in minutes.items() if name != CLAIMS}
+    total = sum(parts.values())
+    words = f"About {total:g} minutes on two quiet cores for all: {', '.join(f'{name} {value:g}' for name, value in parts.items())}."
+    if total > MINUTES_MOST:
+        words += f" That is more than {MINUTES_MOST}; in turns: {'; '.join(', '.join(group) for group in in_turns(parts))}."
+    return words + (f" The claims (--claims): {minutes[CLAIMS]:g}." if CLAIMS in minutes else "")
+
+
+def add_parts(parser, names, minutes=None):
+    """Options that choose one of the parts, which are called like "figure 9" or "table 2". `minutes`: as of minutes_in_words(), for --help."""
+    parser.epilog = minutes_in_words(minutes) if minutes else None
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--claims", action="store_true", help="the claims, in place of the figures in shape")
     for kind in ("figure", "table"):
@@ -287,24 +345,29 @@ def parts_asked(arguments):
     return [f"{kind} {number}" for kind in ("figure", "table") for number in getattr(arguments, kind, None) or ()]
 
 
-def run_asked(arguments, parts, make_bench, run_claims):
-    """The claims, or the parts that were asked for. None were: all parts, and how to have the claims is said."""
+def run_asked(arguments, parts, make_bench, run_claims, minutes=None):
+    """The claims, or the parts that were asked for. None were: all parts, with what they take, and how to have the claims is said."""
     if arguments.claims:
         return run_claims(arguments)
     asked = parts_asked(arguments)
-    found = {"parts": run_parts(parts, asked or list(parts), make_bench, arguments.images)}
+    if minutes and not asked:
+        print(minutes_in_words(minutes), flush=True)
+    found = {"parts": run_parts(parts, asked or list(parts), make_bench, arguments.images, minutes)}
     if not asked:
         print(f"These are the figures in shape. The claims: bench/run.sh paper -- --only {arguments.only} --claims", flush=True)
     return found
 
 
-def run_parts(parts, names, make_bench, images):
-    """{part: its figures}, of so many of `parts` in turn: {name: function of a bench}."""
+def run_parts(parts, names, make_bench, images, minutes=None):
+    """{part: its figures}, of so many of `parts` in turn: {name: function of a bench}. `minutes`: {name: what it takes}."""
     results = {}
+    seconds = [60 * minutes[name] for name in names] if minutes else []
+    steps = Steps(len(names), seconds if sum(seconds) > 0 else None)
+    start = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="lamina-paper-") as folder:
         bench = make_bench(folder, images)
-        for number, name in enumerate(names, 1):
-            progress(number, len(names), name)
+        for name in names:
+            steps.say(name)
             begin = time.monotonic()
             try:
                 results[name] = parts[name](bench)
@@ -312,4 +375,6 @@ def run_parts(parts, names, make_bench, images):
                 print(f"{name} gave up: {error}")
                 results[name] = {"problem": str(error)}
             print(f"{name} took {time.monotonic() - begin:.0f} s\n", flush=True)
+    if len(names) > 1:
+        print(f"All of it took {(time.monotonic() - start) / 60:.1f} min", flush=True)
     return results

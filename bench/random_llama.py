@@ -34,6 +34,10 @@ class Shape:
     def activation_bytes(self):
         return 2 * self.width
 
+    def layer_bytes(self):
+        """Bytes of a layer's matrices."""
+        return 2 * self.width * (2 * self.heads * self.head_dim + 2 * self.kv_heads * self.head_dim + 3 * self.hidden)
+
 
 def _names(shape):
     kv_width, query_width = shape.kv_heads * shape.head_dim, shape.heads * shape.head_dim

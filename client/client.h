@@ -255,12 +255,14 @@ struct BusStatus {
   std::vector<std::pair<std::string, uint64_t>> bytes;
 };
 
-// A compute node's memory by HeadInfer's formula, where K and V come to it by groups of heads.
+// A compute node's memory by the formula of the policy's paper, where K and V come to it.
 struct MemoryFormula {
+  std::string paper;  // "HeadInfer", "KVPR", "HybridServe"; empty: no formula says anything.
   uint64_t weights = 0;
   uint64_t windows = 0;
-  uint64_t activations = 0;
-  uint32_t heads = 0;  // KV heads of a group. 0: the formula says nothing of the node.
+  uint64_t activations = 0;  // HeadInfer: those of rows at work.
+  uint64_t resident = 0;     // KVPR, HybridServe: those that stay.
+  uint32_t heads = 0;        // HeadInfer: KV heads of a group.
 };
 
 struct NodeStatus {

@@ -101,9 +101,11 @@ SpillStatus FromProto(const v1::SpillCount& spill) {
 }
 
 MemoryFormula FromProto(const v1::MemoryFormula& formula) {
-  return {.weights = formula.weights(),
+  return {.paper = formula.paper(),
+          .weights = formula.weights(),
           .windows = formula.windows(),
           .activations = formula.activations(),
+          .resident = formula.resident(),
           .heads = formula.heads()};
 }
 

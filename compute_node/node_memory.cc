@@ -28,16 +28,20 @@ std::vector<std::pair<std::string, uint64_t>> NodeMemory::Parts() const {
 }
 
 void NodeMemory::SetFormula(const telemetry::FormulaMemory& formula) {
+  formula_paper_.store(formula.paper, std::memory_order_relaxed);
   formula_weights_.store(formula.weights, std::memory_order_relaxed);
   formula_windows_.store(formula.windows, std::memory_order_relaxed);
   formula_activations_.store(formula.activations, std::memory_order_relaxed);
+  formula_resident_.store(formula.resident, std::memory_order_relaxed);
   formula_heads_.store(formula.heads, std::memory_order_relaxed);
 }
 
 telemetry::FormulaMemory NodeMemory::formula() const {
-  return {.weights = formula_weights_.load(std::memory_order_relaxed),
+  return {.paper = formula_paper_.load(std::memory_order_relaxed),
+          .weights = formula_weights_.load(std::memory_order_relaxed),
           .windows = formula_windows_.load(std::memory_order_relaxed),
           .activations = formula_activations_.load(std::memory_order_relaxed),
+          .resident = formula_resident_.load(std::memory_order_relaxed),
           .heads = formula_heads_.load(std::memory_order_relaxed)};
 }
 

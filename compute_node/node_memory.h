@@ -46,8 +46,8 @@ class NodeMemory {
   // By name: "weights", "windows", "kv", "activations".
   std::vector<std::pair<std::string, uint64_t>> Parts() const;
 
-  // What a formula says next to it (heads_formula.h). Whoever reads while it is set may see numbers
-  // of both.
+  // What a formula says next to it (memory_formula.h). Whoever reads while it is set may see
+  // numbers of both.
   void SetFormula(const telemetry::FormulaMemory& formula);
   telemetry::FormulaMemory formula() const;
 
@@ -58,9 +58,11 @@ class NodeMemory {
   static constexpr size_t kParts = 4;
   const uint64_t budget_;
   std::array<std::atomic<uint64_t>, kParts> bytes_ = {};
+  std::atomic<telemetry::MemoryPaper> formula_paper_{telemetry::MemoryPaper::kNone};
   std::atomic<uint64_t> formula_weights_{0};
   std::atomic<uint64_t> formula_windows_{0};
   std::atomic<uint64_t> formula_activations_{0};
+  std::atomic<uint64_t> formula_resident_{0};
   std::atomic<uint32_t> formula_heads_{0};
 };
 

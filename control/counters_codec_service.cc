@@ -97,11 +97,14 @@ void ToProto(const telemetry::NodeCounters& counters, v1::NodeDetail* proto) {
     (*proto->mutable_memory())[name] = bytes;
   }
   proto->set_memory_budget(counters.memory_budget);
-  if (const telemetry::FormulaMemory& formula = counters.memory_formula; formula.heads > 0) {
+  if (const telemetry::FormulaMemory& formula = counters.memory_formula;
+      formula.paper != telemetry::MemoryPaper::kNone) {
     v1::MemoryFormula* entry = proto->mutable_memory_formula();
+    entry->set_paper(std::string(NameOf(formula.paper)));
     entry->set_weights(formula.weights);
     entry->set_windows(formula.windows);
     entry->set_activations(formula.activations);
+    entry->set_resident(formula.resident);
     entry->set_heads(formula.heads);
   }
   if (const telemetry::SpillCount& spill = counters.spill; spill.capacity_bytes > 0) {
@@ -167,9 +170,11 @@ void FromProto(const v1::NodeDetail& proto, telemetry::NodeCounters& counters,
     counters.buses.push_back(FromProto(proto.buses(i), figures));
   }
   counters.memory_budget = proto.memory_budget();
-  counters.memory_formula = {.weights = proto.memory_formula().weights(),
+  counters.memory_formula = {.paper = telemetry::MemoryPaperOf(proto.memory_formula().paper()),
+                             .weights = proto.memory_formula().weights(),
                              .windows = proto.memory_formula().windows(),
                              .activations = proto.memory_formula().activations(),
+                             .resident = proto.memory_formula().resident(),
                              .heads = proto.memory_formula().heads()};
   counters.making = {
       .fixed = figures.Take("making.fixed", proto.making().fixed()),

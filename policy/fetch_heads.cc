@@ -9,7 +9,7 @@ namespace {
 
 // What one head more takes: S_on (11) in each buffer.
 uint64_t BytesOfAHead(const HeadsProfile& profile, uint64_t tokens) {
-  return profile.buffers * tokens * profile.head_token;
+  return profile.buffers * (tokens * profile.head_token + profile.head_open);
 }
 
 // What is left of so many bytes.

@@ -34,6 +34,7 @@ struct HeadsProfile {
   uint64_t weights = 0;      // M_weights
   uint32_t kv_heads = 0;     // H
   uint64_t head_token = 0;   // 2 D_h e: K and V of one token in one head.
+  uint64_t head_open = 0;    // Where they are INT8: those of the open block in one head, as bf16.
   uint64_t chunk_token = 0;  // What activations take of each token of a chunk.
   uint32_t buffers = 2;      // Groups that have room at once.
 };

@@ -5,11 +5,14 @@
 
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/string_view.h"
 #include "common/shared_bus.h"
 #include "common/thread_beat.h"
 #include "telemetry/fitted_seconds.h"
@@ -46,13 +49,36 @@ struct BusCount {
 };
 BusCount BusCountOf(std::string direction, const BusTotals& totals);
 
-// The memory of a compute node to which K and V come by groups of heads, by HeadInfer's formula
-// (compute_node/heads_formula.h), in bytes.
+// Papers by whose formulas the memory of a compute node is told (compute_node/memory_formula.h).
+enum class MemoryPaper : uint8_t { kNone, kHeadInfer, kKvpr, kHybridServe };
+
+// In the order of the enum, for people and on the wire.
+inline constexpr std::array<absl::string_view, 4> kMemoryPaperNames = {"", "HeadInfer", "KVPR",
+                                                                       "HybridServe"};
+
+inline absl::string_view NameOf(MemoryPaper paper) {
+  return kMemoryPaperNames[static_cast<size_t>(paper)];
+}
+
+// kNone for a name that there is not.
+inline MemoryPaper MemoryPaperOf(absl::string_view name) {
+  for (size_t i = 0; i < kMemoryPaperNames.size(); ++i) {
+    if (kMemoryPaperNames[i] == name) {
+      return static_cast<MemoryPaper>(i);
+    }
+  }
+  return MemoryPaper::kNone;
+}
+
+// The memory of a compute node to which K and V come, by the formula of the policy's paper, in
+// bytes.
 struct FormulaMemory {
+  MemoryPaper paper = MemoryPaper::kNone;  // kNone: no formula says anything of the node.
   uint64_t weights = 0;
   uint64_t windows = 0;
-  uint64_t activations = 0;
-  uint32_t heads = 0;  // KV heads of a group. 0: the formula says nothing of the node.
+  uint64_t activations = 0;  // Those of rows at work, which HeadInfer's has alone,
+  uint64_t resident = 0;     // and those that stay, which the others have.
+  uint32_t heads = 0;        // HeadInfer: KV heads of a group. Else 0.
   friend bool operator==(const FormulaMemory&, const FormulaMemory&) = default;
 };
 

@@ -23,11 +23,22 @@ std::string Line(const client::NodeStatus& node) {
 
 std::string FormulaLine(const client::NodeStatus& node) {
   const client::MemoryFormula& formula = node.memory_formula;
-  return absl::StrCat(node.name, " by the paper's formula (HeadInfer) activations ",
-                      FormatBytes(formula.activations), ", weights ", FormatBytes(formula.weights),
-                      ", windows ", FormatBytes(formula.windows), " with ", formula.heads,
-                      formula.heads == 1 ? " KV head" : " KV heads", " a group: ",
-                      FormatBytes(formula.activations + formula.weights + formula.windows));
+  std::vector<std::string> parts;
+  if (formula.activations > 0) {
+    parts.push_back(absl::StrCat("activations ", FormatBytes(formula.activations)));
+  }
+  if (formula.resident > 0) {
+    parts.push_back(absl::StrCat("activations that stay ", FormatBytes(formula.resident)));
+  }
+  parts.push_back(absl::StrCat("weights ", FormatBytes(formula.weights)));
+  parts.push_back(absl::StrCat("windows ", FormatBytes(formula.windows)));
+  if (formula.heads > 0) {
+    absl::StrAppend(&parts.back(), " with ", formula.heads,
+                    formula.heads == 1 ? " KV head" : " KV heads", " a group");
+  }
+  return absl::StrCat(
+      node.name, " by the paper's formula (", formula.paper, ") ", absl::StrJoin(parts, ", "), ": ",
+      FormatBytes(formula.activations + formula.resident + formula.weights + formula.windows));
 }
 
 }  // namespace
@@ -41,7 +52,7 @@ std::vector<std::string> MemoryLines(const client::ClusterStatus& status) {
   for (const client::NodeStatus& node : status.nodes) {
     if (!node.memory.empty() && (node.memory_budget > 0 || fetches)) {
       lines.push_back(Line(node));
-      if (node.memory_formula.heads > 0) {
+      if (!node.memory_formula.paper.empty()) {
         lines.push_back(FormulaLine(node));
       }
     }

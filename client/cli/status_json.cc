@@ -57,13 +57,12 @@ Json ToJson(const client::BusStatus& bus) {
 }
 
 Json ToJson(const client::MemoryFormula& formula) {
-  if (formula.heads == 0) {
+  if (formula.paper.empty()) {
     return nullptr;
   }
-  return {{"weights", formula.weights},
-          {"windows", formula.windows},
-          {"activations", formula.activations},
-          {"heads", formula.heads}};
+  return {{"paper", formula.paper},       {"weights", formula.weights},
+          {"windows", formula.windows},   {"activations", formula.activations},
+          {"resident", formula.resident}, {"heads", formula.heads}};
 }
 
 Json ToJson(const client::NodeStatus& node) {

@@ -11,7 +11,8 @@ The same with K and V as INT8: the row at position p reads blocks of 64 tokens t
 for each channel of a block and V with one for each token (docs/design/attention_numerics.md, INT8).
 
 Needs: numpy, gguf. Run: make_alisa_goldens.py MODEL.gguf [--only bf16|int8] [--patterns window_sums,...] [--passages N]
-[--output FILE]; some minutes for each form and passage. Forms and passages that are not computed stay in the file as they are.
+[--output FILE]; some minutes for each form and passage. Forms, patterns and passages that are not computed stay in the file as
+they are.
 """
 import argparse
 import json
@@ -213,7 +214,8 @@ def main():
         passage = passages.setdefault(first, {"first": first, "prompt_nll": None, "runs": []})
         for form in forms:
             nll, runs = runs_of(model, text[first:first + TOKENS], form == "int8", arguments.patterns)
-            passage["runs"] = [run for run in passage["runs"] if run.get("kv", "bf16") != form] + runs
+            computed = {run["pattern"] for run in runs}
+            passage["runs"] = [run for run in passage["runs"] if run.get("kv", "bf16") != form or run["pattern"] not in computed] + runs
             if form == "bf16":
                 passage["prompt_nll"] = round(nll, 5)
     result = {"prompt": PROMPT, "tokens": TOKENS, "passages": list(passages.values())}

@@ -90,9 +90,9 @@ class HybridServeTest(unittest.TestCase):
 
         text = said((0.5, 0.04), (1, 0.055))
         self.assertIn("| 1 | 55 | 50% | 1.82 (2.00; 2.00) | 1.09 | 17 |", text)
-        self.assertIn("for c up to 0.84: 2.50 times K and V alone at c = 0.5: reproduced.", text)
-        self.assertIn("2.00 times K and V alone at c = 0.5: not reproduced.", said((0.5, 0.05)))
-        self.assertIn("of which none was asked for: not measured.", said((1, 0.055)))
+        self.assertIn("on the compute node: 2.50 times K and V alone at c = 0.5 (bound 3.00; the paper's mean over another engine 2.19): reproduced.", text)
+        self.assertIn("2.00 times K and V alone at c = 0.5 (bound 3.00; the paper's mean over another engine 2.19): not reproduced.", said((0.5, 0.05)))
+        self.assertIn("none was asked for whose bound allows the paper's 2.19: not measured.", said((1, 0.055)))
 
 
 class SpillTest(unittest.TestCase):

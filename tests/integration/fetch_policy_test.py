@@ -158,6 +158,9 @@ class FetchPolicyTest(unittest.TestCase):
         with harness.Cluster(memory_nodes=2, transport=["ucx"], **stays) as cluster:
             harness.require_same_answer(self, answers(self, cluster), expected)
             self.assertEqual(cluster.status()["policy"], "fetch_recompute")
+            formula = self.check_formula(cluster, "KVPR")
+            # An activation of this model is larger than K and V: windows have those of all tokens.
+            self.assertEqual(formula["windows"] % (2 * 2 * 256 * 1152), 0)
         stays["fetch"]["recompute_percent"] = "auto"
         with harness.Cluster(**stays) as cluster:
             harness.require_same_answer(self, answers(self, cluster), expected)
@@ -195,10 +198,26 @@ class FetchPolicyTest(unittest.TestCase):
         with harness.Cluster(memory_nodes=2, transport=["ucx"], **stays) as cluster:
             harness.require_same_answer(self, answers(self, cluster), expected)
             self.assertIn("activations of the first 32 tokens of a sequence stay on the compute node", cluster.status()["fetch_choice"])
+            self.check_formula(cluster, "HybridServe")
         with harness.Cluster(**hybrid("auto", limits=limits)) as cluster:
             harness.require_same_answer(self, answers(self, cluster), expected)
             self.assertIn("no token held as an activation: one has 1152 bytes in a layer, no fewer than K and V with 768",
                           cluster.lamina("status").stdout)
+            # K and V come by groups of heads, then.
+            self.assertEqual(cluster.status()["nodes"][0]["memory_formula"]["paper"], "HeadInfer")
+
+    def check_formula(self, cluster, paper):
+        """What the paper's formula gives is part of what the compute node accounts for."""
+        node = cluster.status()["nodes"][0]
+        formula = node["memory_formula"]
+        self.assertEqual(formula["paper"], paper)
+        self.assertEqual(formula["weights"], node["weight_bytes"])
+        self.assertGreater(formula["windows"], 0)
+        self.assertLess(formula["windows"], node["memory_bytes"]["windows"])
+        self.assertGreater(formula["resident"], 0)
+        self.assertLessEqual(formula["resident"], node["memory_bytes"]["kv"])
+        self.assertIn(f"c0 by the paper's formula ({paper}) activations that stay 2.0 MiB, weights ", cluster.lamina("status").stdout)
+        return formula
 
     def check_status(self, cluster):
         self.assertEqual(cluster.status()["policy"], "fetch_heads")
@@ -240,6 +259,7 @@ class FetchPolicyTest(unittest.TestCase):
             self.assertGreater(node["memory_bytes"]["windows"], 16 << 20)
             self.assertGreater(node["memory_bytes"]["activations"], 0)
             formula = node["memory_formula"]
+            self.assertEqual(formula["paper"], "HeadInfer")
             self.assertEqual(formula["weights"], node["weight_bytes"])
             # All 3 KV heads of 256 tokens have room in the windows, which are larger.
             self.assertEqual(formula["heads"], 3)

@@ -32,7 +32,12 @@ TEST(NodeMemoryTest, PartsHaveNamesAndASum) {
 TEST(NodeMemoryTest, TheFormulaIsThatOfTheLatestEpoch) {
   NodeMemory memory(0);
   EXPECT_EQ(memory.formula(), telemetry::FormulaMemory());
-  const telemetry::FormulaMemory formula{.weights = 1, .windows = 2, .activations = 3, .heads = 4};
+  const telemetry::FormulaMemory formula{.paper = telemetry::MemoryPaper::kHybridServe,
+                                         .weights = 1,
+                                         .windows = 2,
+                                         .activations = 3,
+                                         .resident = 4,
+                                         .heads = 5};
   memory.SetFormula(formula);
   EXPECT_EQ(memory.formula(), formula);
   memory.SetFormula({});

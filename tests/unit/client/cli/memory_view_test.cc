@@ -38,14 +38,29 @@ TEST(MemoryViewTest, WithoutABoundItIsToldWherePoliciesAreAboutIt) {
 
 TEST(MemoryViewTest, TheFormulaStandsBehindWhatIsAccounted) {
   client::ClusterStatus status = Status("fetch_heads", 8 * kMiB);
-  status.nodes[0].memory_formula = {
-      .weights = 2 * kMiB, .windows = kMiB, .activations = kMiB / 2, .heads = 1};
+  status.nodes[0].memory_formula = {.paper = "HeadInfer",
+                                    .weights = 2 * kMiB,
+                                    .windows = kMiB,
+                                    .activations = kMiB / 2,
+                                    .heads = 1};
   EXPECT_THAT(MemoryLines(status),
               ElementsAre("c0 activations 1.0 MiB, K and V 3.0 MiB: 4.0 MiB of 8.0 MiB",
                           "c0 by the paper's formula (HeadInfer) activations 512.0 KiB, weights "
                           "2.0 MiB, windows 1.0 MiB with 1 KV head a group: 3.5 MiB"));
   status.nodes[0].memory_formula.heads = 2;
   EXPECT_THAT(MemoryLines(status)[1], testing::HasSubstr("with 2 KV heads a group"));
+}
+
+TEST(MemoryViewTest, AFormulaTellsThePartsThatItsPaperHas) {
+  client::ClusterStatus status = Status("fetch_recompute", 0);
+  status.nodes[0].memory_formula = {.paper = "KVPR", .weights = 2 * kMiB, .windows = kMiB};
+  EXPECT_EQ(MemoryLines(status)[1],
+            "c0 by the paper's formula (KVPR) weights 2.0 MiB, windows 1.0 MiB: 3.0 MiB");
+  status.nodes[0].memory_formula.paper = "HybridServe";
+  status.nodes[0].memory_formula.resident = 4 * kMiB;
+  EXPECT_EQ(MemoryLines(status)[1],
+            "c0 by the paper's formula (HybridServe) activations that stay 4.0 MiB, weights "
+            "2.0 MiB, windows 1.0 MiB: 7.0 MiB");
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 
 #include <array>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -236,6 +237,47 @@ TEST(LinkModelTest, ABusIsSharedByItsLinks) {
   EXPECT_EQ(one->Judge(1000, Seconds(1)).due, Seconds(1) + Millis(2));
   EXPECT_EQ(other->Judge(1000, Seconds(1)).due, Seconds(1) + Millis(3));
   EXPECT_EQ(one->Judge(1000, Seconds(1)).due, Seconds(1) + Millis(4));
+}
+
+// A plan has them layer by layer: K and V from one memory node, activations from another, and
+// weights of the next layer. A short transfer does not pass a long one of another sender.
+TEST(LinkModelTest, WhatSeveralHandOverComesInThatOrder) {
+  constexpr uint64_t kKv = 3000;
+  constexpr uint64_t kActivations = 500;
+  constexpr uint64_t kWeights = 2000;
+  constexpr Nanos kStart = Seconds(1);
+  constexpr Nanos kLayer = Micros(kKv + kActivations + kWeights);  // A byte takes one.
+  constexpr int kLayers = 3;
+  const std::string name = absl::StrCat("plan-", getpid());
+  const std::string options = absl::StrCat("bandwidth=1MB,bus=", name);
+  Decorated kv(*MakeLinkModel("throttle", options));
+  Decorated activations(*MakeLinkModel("throttle", options));
+  const auto weights = *SharedBus::Open(name, 1'000'000);
+  // Signals of both receivers at a time.
+  const auto come_by = [&](Nanos now) {
+    for (Decorated* const link : {&kv, &activations}) {
+      link->clock.now = now;
+      link->sender->Progress();
+    }
+    return std::pair(kv.region->LoadSignal(0), activations.region->LoadSignal(0));
+  };
+  come_by(kStart);
+
+  for (int layer = 0; layer < kLayers; ++layer) {
+    ASSERT_TRUE(kv.Put(static_cast<uint64_t>(layer) + 1, kKv).ok());
+    ASSERT_TRUE(activations.Put(static_cast<uint64_t>(layer) + 1, kActivations).ok());
+    EXPECT_EQ(weights->Take(kWeights, kStart), kStart + (layer + 1) * kLayer);
+  }
+
+  for (int layer = 0; layer < kLayers; ++layer) {
+    const auto come = static_cast<uint64_t>(layer);
+    const Nanos kv_through = kStart + layer * kLayer + Micros(kKv);
+    const Nanos all_through = kv_through + Micros(kActivations);
+    EXPECT_EQ(come_by(kv_through - 1), std::pair(come, come));
+    EXPECT_EQ(come_by(kv_through), std::pair(come + 1, come));
+    EXPECT_EQ(come_by(all_through - 1), std::pair(come + 1, come));
+    EXPECT_EQ(come_by(all_through), std::pair(come + 1, come + 1));
+  }
 }
 
 TEST(LinkModelTest, BadOptionsSayWhatThereIs) {
