@@ -14,4 +14,14 @@ struct Extent {
   friend bool operator==(const Extent&, const Extent&) = default;
 };
 
+// Appends an extent, or lengthens the last one if its slots end where those of `extent` begin.
+template <typename Extents>
+void AppendExtent(Extents& extents, Extent extent) {
+  if (!extents.empty() && extents.back().first_slot + extents.back().tokens == extent.first_slot) {
+    extents.back().tokens += extent.tokens;
+  } else {
+    extents.push_back(extent);
+  }
+}
+
 }  // namespace lamina

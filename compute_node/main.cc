@@ -2,8 +2,6 @@
 //
 // lamina-compute: the daemon of one compute node.
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <cstdlib>
 #include <memory>
@@ -19,7 +17,6 @@
 #include "common/name_lookup.h"
 #include "common/status_macros.h"
 #include "common/thread_pool.h"
-#include "common/ucx_environment.h"
 #include "common/units.h"
 #include "compute_node/compute_node.h"
 #include "compute_node/loading_log.h"
@@ -31,9 +28,7 @@
 #include "control/node_handler.h"
 #include "control/node_link_service.h"
 #include "daemon/daemon.h"
-#include "daemon/http_server.h"
-#include "daemon/metrics_page.h"
-#include "daemon/service_manager.h"
+#include "daemon/node_daemon.h"
 #include "kernels/attention.h"
 #include "kernels/compute_device.h"
 #include "kernels/dense.h"
@@ -185,30 +180,6 @@ absl::StatusOr<OpenedNode> OpenNode(const ClusterConfig& config, const ComputeNo
   return opened;
 }
 
-// Metrics and health; null where the file asks for none. `bandwidth` 0: no KV here.
-absl::StatusOr<std::unique_ptr<daemon::HttpServer>> ServePages(
-    const ComputeNodeConfig& config, const compute_node::ComputeNode& node,
-    const control::NodeLink& link, const PortRange& ports, double bandwidth) {
-  if (config.http.empty()) {
-    return nullptr;
-  }
-  const daemon::MetricLabels labels = {{"node", config.name}, {"role", "compute"}};
-  return daemon::HttpServer::Start(
-      config.http,
-      daemon::DaemonPages(
-          [&node, labels, bandwidth] {
-            daemon::MetricsPage page;
-            const telemetry::NodeCounters counters = node.Counters();
-            daemon::AddNodeCounters(page, "lamina_", labels, counters);
-            if (bandwidth > 0) {
-              daemon::AddBandwidth(page, "lamina_", labels, bandwidth, counters);
-            }
-            return page.Text();
-          },
-          [&link] { return daemon::AttachedOrWhyNot(link.attached()); }),
-      ports);
-}
-
 absl::Status Serve(const daemon::DaemonFlags& flags) {
   daemon::EndOnTermination();
   LAMINA_ASSIGN_OR_RETURN(const ClusterConfig config, daemon::LoadDaemonConfig(flags));
@@ -220,13 +191,7 @@ absl::Status Serve(const daemon::DaemonFlags& flags) {
     }
     return daemon::NoNodeNamed("compute", flags.name, names);
   }
-  LAMINA_ASSIGN_OR_RETURN(const std::string coordinator, daemon::CoordinatorAddress(flags, config));
-  LAMINA_ASSIGN_OR_RETURN(const ClusterSecret secret, daemon::LoadClusterSecret(flags, config));
-  LAMINA_RETURN_IF_ERROR(CheckTlsFiles(config.tls));
-  LAMINA_ASSIGN_OR_RETURN(const std::string interface, KeepUcxTo(config.network, config.ports));
-  if (!interface.empty()) {
-    LogInfo("data goes over ", interface, ", the interface of ", config.network);
-  }
+  LAMINA_ASSIGN_OR_RETURN(const daemon::ClusterAccess access, daemon::PrepareToJoin(flags, config));
   const NodeThreads threads = ThreadsOf(config, *node);
   LAMINA_RETURN_IF_ERROR(
       CheckThreads(absl::StrCat("compute node ", flags.name, ": threads"), threads.pool.threads));
@@ -248,9 +213,9 @@ absl::Status Serve(const daemon::DaemonFlags& flags) {
           device->is_host() ? kernels::CpuAttention().name() : "cuda", " threads ", pool.threads());
   LAMINA_ASSIGN_OR_RETURN(const std::unique_ptr<DeviceMemory> window_memory,
                           compute_node::OpenWindowMemory(node->device));
-  LAMINA_ASSIGN_OR_RETURN(
-      const OpenedNode opened,
-      OpenNode(config, *node, threads, secret, std::move(device), window_memory.get(), pool));
+  LAMINA_ASSIGN_OR_RETURN(const OpenedNode opened,
+                          OpenNode(config, *node, threads, access.secret, std::move(device),
+                                   window_memory.get(), pool));
   plan::PolicyTimes policy_times;
   if (config.policy == kPolicyAuto && !IsStage(config, *node)) {  // Else when its layers are there.
     LAMINA_ASSIGN_OR_RETURN(policy_times, opened.node->MeasurePolicies());
@@ -265,7 +230,7 @@ absl::Status Serve(const daemon::DaemonFlags& flags) {
     LAMINA_ASSIGN_OR_RETURN(dense_speed, opened.node->MeasureDenseSpeed());
   }
   control::NodeLink link(
-      coordinator,
+      access.coordinator,
       {.name = flags.name,
        .device = node->device,
        .capacity_bytes = node->capacity_bytes,
@@ -278,29 +243,19 @@ absl::Status Serve(const daemon::DaemonFlags& flags) {
        .model_fingerprint = opened.fingerprint,
        .dense_speed = dense_speed,
        .policy_times = policy_times},
-      secret, config.tls);
+      access.secret, config.tls);
   opened.node->SetReporter(&link);
-  LAMINA_ASSIGN_OR_RETURN(const std::unique_ptr<daemon::HttpServer> http,
-                          ServePages(*node, *opened.node, link, config.ports, bandwidth));
-  const auto manager = daemon::ServiceManagerOfEnvironment();
-  manager->Watch(
-      [&link] { return std::string(link.attached() ? "attached" : "waiting for the coordinator"); },
-      [&opened, watch = daemon::ProgressWatch()]() mutable {
-        return watch.Alive(opened.node->Counters());
-      });
-  const daemon::TerminationHandlers handlers(
-      [&link, &manager, grace = Seconds(config.drain_seconds)] {
-        manager->Stopping();
-        link.Drain(grace);
-      },
-      [] { _exit(1); });
-  return link.Run(*opened.node, [&flags, &manager] {
-    manager->Ready();
-    const absl::Status written = daemon::WriteReadyFile(flags, "ready");
-    if (!written.ok()) {
-      LogWarning(written.message());
-    }
-  });
+  LAMINA_ASSIGN_OR_RETURN(
+      const std::unique_ptr<daemon::NodeDaemon> node_daemon,
+      daemon::NodeDaemon::Start(
+          flags, config,
+          {.role = "compute",
+           .http = node->http,
+           .read_bandwidth = bandwidth > 0 ? std::optional(bandwidth) : std::nullopt,
+           .counters = [&opened] { return opened.node->Counters(); },
+           .attached = [&link] { return link.attached(); },
+           .drain = [&link](Nanos grace) { link.Drain(grace); }}));
+  return link.Run(*opened.node, [&node_daemon] { node_daemon->OnAttached(); });
 }
 
 }  // namespace

@@ -5,27 +5,16 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/status_macros.h"
+#include "config/combinations_internal.h"
 #include "config/kv_form_internal.h"
 #include "config/replicas.h"
 
 namespace lamina::internal {
 namespace {
 
-absl::Status NotServed(absl::string_view with, absl::string_view remedy) {
-  return absl::UnimplementedError(absl::StrCat("kv: int8 is not served by this version with ", with,
-                                               "; ", remedy, ", or set kv to bf16"));
-}
-
-template <typename Node>
-absl::Status CheckDevices(absl::string_view list, const std::vector<Node>& nodes) {
-  for (size_t i = 0; i < nodes.size(); ++i) {
-    if (nodes[i].device != "cpu") {
-      return NotServed(absl::StrCat(list, ".", i, ".device ", nodes[i].device),
-                       "put every node on cpu");
-    }
-  }
-  return absl::OkStatus();
-}
+constexpr Feature kInt8{.subject = "kv: int8 is", .without = "set kv to bf16"};
+constexpr Feature kSeveralForms{.subject = "kv: a list of forms is",
+                                .without = "name one form in kv"};
 
 // Where a node has slots of both forms, rows of both attend at memory nodes.
 absl::Status CheckForms(const ClusterConfig& config) {
@@ -47,21 +36,19 @@ absl::Status CheckForms(const ClusterConfig& config) {
         "kv_int8_percent: ", config.kv_int8_percent,
         " leaves one of the forms of kv no room; set it from 1 to 99, or name one form alone"));
   }
-  const auto not_served = [](absl::string_view with, absl::string_view remedy) {
-    return absl::UnimplementedError(
-        absl::StrCat("kv: a list of forms is not served by this version with ", with, "; ", remedy,
-                     ", or name one form in kv"));
-  };
   if (config.Prepared() != std::vector<std::string>{std::string(kPolicyAttendRemote)}) {
-    return not_served(absl::StrCat("policy ", absl::StrJoin(config.Prepared(), ", ")),
-                      "set policy to attend_remote");
+    return NotServedTogether(kSeveralForms,
+                             absl::StrCat("policy ", absl::StrJoin(config.Prepared(), ", ")),
+                             "set policy to attend_remote");
   }
   if (config.partition == Partition::kTokenRange) {
-    return not_served("partition token_range", "set partition to request or head");
+    return NotServedTogether(kSeveralForms, "partition token_range",
+                             "set partition to request or head");
   }
   if (std::any_of(config.compute.begin(), config.compute.end(),
                   [&](const auto& node) { return IsStage(config, node); })) {
-    return not_served("a replica of several nodes", "give every compute node the whole model");
+    return NotServedTogether(kSeveralForms, "a replica of several nodes",
+                             "give every compute node the whole model");
   }
   return absl::OkStatus();
 }
@@ -93,23 +80,22 @@ absl::Status CheckKvForm(const ClusterConfig& config) {
     return absl::OkStatus();
   }
   if (config.policy == kPolicyAuto) {
-    return NotServed("policy auto", "name a policy");
+    return NotServedTogether(kInt8, "policy auto", "name a policy");
   }
   LAMINA_RETURN_IF_ERROR(CheckActivations(config));
   if (config.partition == Partition::kTokenRange && config.Fetches()) {
-    return NotServed("partition token_range and policies that fetch",
-                     "set partition to request or head, or policy to attend_remote");
+    return NotServedTogether(kInt8, "partition token_range and policies that fetch",
+                             "set partition to request or head, or policy to attend_remote");
   }
   if (config.prefill.mode == PrefillMode::kDedicated) {
-    return NotServed("prefill.mode dedicated", "set prefill.mode to inline");
+    return NotServedTogether(kInt8, "prefill.mode dedicated", "set prefill.mode to inline");
   }
   const ClusterAttention attention = config.attention.Named();
   if (attention.HasBf16()) {
-    return NotServed("attention in pairs or tiles",
-                     "set attention.decode and attention.prefill to auto or canonical");
+    return NotServedTogether(kInt8, "attention in pairs or tiles",
+                             "set attention.decode and attention.prefill to auto or canonical");
   }
-  LAMINA_RETURN_IF_ERROR(CheckDevices("compute", config.compute));
-  return CheckDevices("memory", config.memory);
+  return CheckNodesOnCpu(kInt8, config);
 }
 
 }  // namespace lamina::internal

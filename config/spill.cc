@@ -1,30 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
-#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
+#include "config/combinations_internal.h"
 #include "config/spill_internal.h"
 
 namespace lamina {
 namespace internal {
 namespace {
 
-absl::Status NotServed(absl::string_view with, absl::string_view remedy) {
-  return absl::UnimplementedError(absl::StrCat("memory.N.spill is not served by this version with ",
-                                               with, "; ", remedy, ", or leave spill out"));
-}
-
-template <typename Node>
-absl::Status CheckDevices(absl::string_view list, const std::vector<Node>& nodes) {
-  for (size_t i = 0; i < nodes.size(); ++i) {
-    if (nodes[i].device != "cpu") {
-      return NotServed(absl::StrCat(list, ".", i, ".device ", nodes[i].device),
-                       "put every node on cpu");
-    }
-  }
-  return absl::OkStatus();
-}
+constexpr Feature kSpill{.subject = "memory.N.spill is", .without = "leave spill out"};
 
 absl::Status CheckKeys(const ClusterConfig& config) {
   for (size_t i = 0; i < config.memory.size(); ++i) {
@@ -56,21 +42,21 @@ absl::Status CheckSpill(const ClusterConfig& config) {
   for (const std::string& policy : config.Prepared()) {
     // Activations would not come back from there, nor sums of the rows of prompts.
     if (policy != kPolicyAttendRemote && policy != kPolicyFetchHeads) {
-      return NotServed(absl::StrCat("policy ", policy), "use attend_remote or fetch_heads");
+      return NotServedTogether(kSpill, absl::StrCat("policy ", policy),
+                               "use attend_remote or fetch_heads");
     }
   }
   if (config.partition == Partition::kTokenRange && config.KeepsInt8()) {
-    return NotServed("partition token_range and kv int8",
-                     "set partition to request or head, or kv to bf16");
+    return NotServedTogether(kSpill, "partition token_range and kv int8",
+                             "set partition to request or head, or kv to bf16");
   }
   if (config.HasBothForms()) {
-    return NotServed("several forms of kv", "name one in kv");
+    return NotServedTogether(kSpill, "several forms of kv", "name one in kv");
   }
   if (config.prefill.mode == PrefillMode::kDedicated) {
-    return NotServed("prefill.mode dedicated", "set prefill.mode to inline");
+    return NotServedTogether(kSpill, "prefill.mode dedicated", "set prefill.mode to inline");
   }
-  LAMINA_RETURN_IF_ERROR(CheckDevices("compute", config.compute));
-  return CheckDevices("memory", config.memory);
+  return CheckNodesOnCpu(kSpill, config);
 }
 
 }  // namespace internal

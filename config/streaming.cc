@@ -8,16 +8,14 @@
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
 #include "common/streaming_heads.h"
+#include "config/combinations_internal.h"
 #include "config/policy_internal.h"
 
 namespace lamina::internal {
 namespace {
 
-absl::Status NotServed(absl::string_view with, absl::string_view remedy) {
-  return absl::UnimplementedError(
-      absl::StrCat("fetch.streaming_heads: heads that stream are not served by this version with ",
-                   with, "; ", remedy, ", or remove streaming_heads"));
-}
+constexpr Feature kStreamingHeads{.subject = "fetch.streaming_heads: heads that stream are",
+                                  .without = "remove streaming_heads"};
 
 absl::Status CheckTokens(absl::string_view key, uint32_t tokens, uint32_t least) {
   return tokens >= least && tokens <= kStreamingTokensMax
@@ -51,15 +49,16 @@ absl::Status CheckStreamingHeads(const ClusterConfig& config) {
   LAMINA_RETURN_IF_ERROR(CheckTokens("streaming_sink", fetch.streaming_sink, 0));
   LAMINA_RETURN_IF_ERROR(CheckTokens("streaming_window", fetch.streaming_window, 1));
   if (config.KeepsInt8()) {
-    return NotServed("kv int8", "set kv to bf16");
+    return NotServedTogether(kStreamingHeads, "kv int8", "set kv to bf16");
   }
   if (config.Spills()) {
-    return NotServed("a spill tier", "leave memory.N.spill out");
+    return NotServedTogether(kStreamingHeads, "a spill tier", "leave memory.N.spill out");
   }
   const ClusterAttention attention = config.attention.Named();
   if (config.prefill.mode != PrefillMode::kInline || attention.decode != attention.prefill) {
-    return NotServed("prefill.mode dedicated, or an attention of its own for prompts",
-                     "set prefill.mode to inline and attention to auto or canonical");
+    return NotServedTogether(kStreamingHeads,
+                             "prefill.mode dedicated, or an attention of its own for prompts",
+                             "set prefill.mode to inline and attention to auto or canonical");
   }
   return absl::OkStatus();
 }

@@ -21,6 +21,7 @@
 #include "common/name_lookup.h"
 #include "common/port_range.h"
 #include "common/status_macros.h"
+#include "common/tls.h"
 #include "config/model_name.h"
 #include "control/keepalive_service.h"
 #include "control/tls_service.h"
@@ -120,36 +121,35 @@ std::string JournalMetrics(const coordinator::Journal* journal,
                                                 .resumed = journaled->resumed()});
 }
 
-absl::Status Serve(const daemon::DaemonFlags& flags) {
-  daemon::EndOnTermination();
-  LAMINA_ASSIGN_OR_RETURN(const ClusterConfig config, daemon::LoadDaemonConfig(flags));
-  LAMINA_ASSIGN_OR_RETURN(ClusterSecret secret, JoinSecret(flags, config));
-  LAMINA_RETURN_IF_ERROR(CheckTlsFiles(config.tls));
-  if (config.tls.is_set() && config.tls.certificate.empty()) {
-    return absl::InvalidArgumentError(
-        "tls: a coordinator needs certificate and key together with ca");
-  }
-  LAMINA_RETURN_IF_ERROR(daemon::KeepToCores(config.coordinator_cores));
-  LAMINA_ASSIGN_OR_RETURN(
-      const model::Model model,
-      model::OpenModel(config.model, {.sequence_tokens_max = config.limits.sequence_tokens_max}));
-  LAMINA_ASSIGN_OR_RETURN(const auto tokenizer, model::LoadTokenizer(config.model));
+// A coordinator is called, so over TLS it shows a certificate of its own.
+absl::Status CheckServerTls(const TlsFiles& tls) {
+  LAMINA_RETURN_IF_ERROR(CheckTlsFiles(tls));
+  return tls.is_set() && tls.certificate.empty()
+             ? absl::InvalidArgumentError(
+                   "tls: a coordinator needs certificate and key together with ca")
+             : absl::OkStatus();
+}
+
+absl::StatusOr<coordinator::EngineOptions> OptionsOf(const ClusterConfig& config,
+                                                     const model::Model& model) {
   LAMINA_ASSIGN_OR_RETURN(coordinator::EngineOptions options,
                           coordinator::EngineOptionsOf(config, model.graph, model.config));
   LAMINA_ASSIGN_OR_RETURN(const std::string fingerprint, model::Fingerprint(model));
   options.model_fingerprint = config.FingerprintOf(fingerprint);
-  std::unique_ptr<coordinator::SpanFile> spans;
-  if (!config.coordinator_spans.empty()) {
-    LAMINA_ASSIGN_OR_RETURN(spans,
-                            coordinator::SpanFile::Open(config.coordinator_spans, RealClock()));
-    options.on_request_end = [&spans](const coordinator::RequestRecord& record) {
-      spans->Write(record);
-    };
+  return options;
+}
+
+// Null where the cluster file names none.
+absl::StatusOr<std::unique_ptr<coordinator::SpanFile>> OpenSpans(const ClusterConfig& config) {
+  if (config.coordinator_spans.empty()) {
+    return nullptr;
   }
-  std::unique_ptr<coordinator::Journal> journal;  // Outlives the requests of the engine.
-  coordinator::Engine engine(options, *tokenizer, RealClock());
+  return coordinator::SpanFile::Open(config.coordinator_spans, RealClock());
+}
+
+absl::StatusOr<std::unique_ptr<coordinator::FrontDoor>> OpenDoor(const ClusterConfig& config) {
   const std::string& listen = config.coordinator_listen;
-  const auto door = OpenWithin(config.ports, listen, [&config](const std::string& address) {
+  auto door = OpenWithin(config.ports, listen, [&config](const std::string& address) {
     return coordinator::FrontDoor::Open(address, config.tls.is_set());
   });
   if (!door.ok()) {
@@ -157,18 +157,89 @@ absl::Status Serve(const daemon::DaemonFlags& flags) {
         absl::StrCat("could not listen on ", listen, ": ", door.status().message(),
                      "; is another coordinator running there? Choose another coordinator.listen"));
   }
+  return door;
+}
+
+// Null where the cluster file names none.
+absl::StatusOr<std::unique_ptr<coordinator::Journal>> OpenJournal(const ClusterConfig& config,
+                                                                  std::string identity) {
+  if (config.coordinator_journal.empty()) {
+    return nullptr;
+  }
+  return coordinator::Journal::Open(coordinator::MakeJournalFile(config.coordinator_journal),
+                                    {.identity = std::move(identity)});
+}
+
+// Serves both services from here on; nobody is let in until the door starts.
+absl::StatusOr<std::unique_ptr<grpc::Server>> StartServer(const ClusterConfig& config,
+                                                          coordinator::FrontDoor& door,
+                                                          coordinator::InferenceService& inference,
+                                                          coordinator::ClusterService& cluster) {
+  grpc::EnableDefaultHealthCheckService(true);
+  grpc::reflection::InitProtoReflectionServerBuilderPlugin();
+  grpc::ServerBuilder builder;
+  door.AddTo(builder, StreamsMax(config), control::ServerCredentials(config.tls));
+  builder.SetMaxReceiveMessageSize(kMessageBytesMax);
+  control::AllowKeepalive(control::Keepalive(), builder);
+  builder.RegisterService(&inference);
+  builder.RegisterService(&cluster);
+  std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
+  if (server == nullptr) {
+    return absl::InternalError("the gRPC server did not start");
+  }
+  return server;
+}
+
+// Metrics and health; null where the cluster file asks for none. `journal` and `journaled` are null
+// without a journal; all must outlive the server.
+absl::StatusOr<std::unique_ptr<daemon::HttpServer>> ServePages(
+    const ClusterConfig& config, coordinator::Engine& engine, const std::string& model_name,
+    const coordinator::Journal* journal, const coordinator::JournaledRequests* journaled) {
+  if (config.coordinator_http.empty()) {
+    return nullptr;
+  }
+  return daemon::HttpServer::Start(
+      config.coordinator_http,
+      daemon::DaemonPages(
+          [&engine, model_name, journal, journaled, started = RealClock().Now()] {
+            return absl::StrCat(coordinator::MetricsText(engine, model_name, RealClock(), started),
+                                JournalMetrics(journal, journaled));
+          },
+          [&engine] { return coordinator::HealthProblem(engine); }),
+      config.ports);
+}
+
+absl::Status Serve(const daemon::DaemonFlags& flags) {
+  daemon::EndOnTermination();
+  LAMINA_ASSIGN_OR_RETURN(const ClusterConfig config, daemon::LoadDaemonConfig(flags));
+  LAMINA_ASSIGN_OR_RETURN(ClusterSecret secret, JoinSecret(flags, config));
+  LAMINA_RETURN_IF_ERROR(CheckServerTls(config.tls));
+  LAMINA_RETURN_IF_ERROR(daemon::KeepToCores(config.coordinator_cores));
+  LAMINA_ASSIGN_OR_RETURN(
+      const model::Model model,
+      model::OpenModel(config.model, {.sequence_tokens_max = config.limits.sequence_tokens_max}));
+  LAMINA_ASSIGN_OR_RETURN(const auto tokenizer, model::LoadTokenizer(config.model));
+  LAMINA_ASSIGN_OR_RETURN(coordinator::EngineOptions options, OptionsOf(config, model));
+  LAMINA_ASSIGN_OR_RETURN(const std::unique_ptr<coordinator::SpanFile> spans, OpenSpans(config));
+  if (spans != nullptr) {
+    options.on_request_end = [&spans](const coordinator::RequestRecord& record) {
+      spans->Write(record);
+    };
+  }
+  std::unique_ptr<coordinator::Journal> journal;  // Outlives the requests of the engine.
+  coordinator::Engine engine(options, *tokenizer, RealClock());
+  LAMINA_ASSIGN_OR_RETURN(const std::unique_ptr<coordinator::FrontDoor> door, OpenDoor(config));
+  // Not before it listens: the file may be that of one that does.
+  LAMINA_ASSIGN_OR_RETURN(journal, OpenJournal(config, IdentityOf(options)));
   std::unique_ptr<coordinator::JournaledRequests> journaled;
-  if (const std::string& path = config.coordinator_journal; !path.empty()) {
-    // Not before it listens: the file may be that of one that does.
-    LAMINA_ASSIGN_OR_RETURN(journal, coordinator::Journal::Open(coordinator::MakeJournalFile(path),
-                                                                {.identity = IdentityOf(options)}));
+  if (journal != nullptr) {
     journaled = std::make_unique<coordinator::JournaledRequests>(
         *journal, engine, *tokenizer, RealClock(),
         coordinator::JournaledRequests::Limits{.keep = config.coordinator_journal_keep,
                                                .waiting_max = config.limits.waiting_max});
   }
   coordinator::LateStreams streams(
-      [&door](const std::string& peer) { return (*door)->SinceLastByte(peer); },
+      [&door](const std::string& peer) { return door->SinceLastByte(peer); },
       [&engine](const coordinator::NodeWord& word) {
         engine.NodeStatus(word.source, word.busy_share, word.counters);
       },
@@ -183,41 +254,18 @@ absl::Status Serve(const daemon::DaemonFlags& flags) {
   }
   coordinator::ClusterService cluster(engine, streams, names, RealClock(), std::move(secret),
                                       config.tls);
-
-  grpc::EnableDefaultHealthCheckService(true);
-  grpc::reflection::InitProtoReflectionServerBuilderPlugin();
-  grpc::ServerBuilder builder;
-  (*door)->AddTo(builder, StreamsMax(config), control::ServerCredentials(config.tls));
-  builder.SetMaxReceiveMessageSize(kMessageBytesMax);
-  control::AllowKeepalive(control::Keepalive(), builder);
-  builder.RegisterService(&inference);
-  builder.RegisterService(&cluster);
-  const std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
-  if (server == nullptr) {
-    return absl::InternalError("the gRPC server did not start");
-  }
+  LAMINA_ASSIGN_OR_RETURN(const std::unique_ptr<grpc::Server> server,
+                          StartServer(config, *door, inference, cluster));
   coordinator::DrainedServer drained(engine, *server);
-  const std::string address = WithPort(listen, (*door)->port());
+  const std::string address = WithPort(config.coordinator_listen, door->port());
   LogInfo("listening on ", address, " model ", model.config.name, " waiting for ",
           options.nodes.size(), " nodes");
-  std::unique_ptr<daemon::HttpServer> http;
-  if (!config.coordinator_http.empty()) {
-    LAMINA_ASSIGN_OR_RETURN(
-        http, daemon::HttpServer::Start(
-                  config.coordinator_http,
-                  daemon::DaemonPages(
-                      [&engine, &names, &journal, &journaled, started = RealClock().Now()] {
-                        return absl::StrCat(
-                            coordinator::MetricsText(engine, names.served, RealClock(), started),
-                            JournalMetrics(journal.get(), journaled.get()));
-                      },
-                      [&engine] { return coordinator::HealthProblem(engine); }),
-                  config.ports));
-  }
+  LAMINA_ASSIGN_OR_RETURN(const std::unique_ptr<daemon::HttpServer> http,
+                          ServePages(config, engine, names.served, journal.get(), journaled.get()));
   LAMINA_RETURN_IF_ERROR(daemon::WriteReadyFile(flags, address));
   // Who comes waits until nothing can fail any more: an end would cancel requests of the journal
   // whose clients had attached.
-  (*door)->Start();
+  door->Start();
   const auto manager = daemon::ServiceManagerOfEnvironment();
   manager->Ready();
   manager->Watch([&engine] { return StatusLine(engine.GetStatus()); },
@@ -232,7 +280,7 @@ absl::Status Serve(const daemon::DaemonFlags& flags) {
       },
       [] { _exit(1); });
   drained.Wait(kShutdownGrace, [&door, &journaled] {
-    (*door)->Stop();
+    door->Stop();
     if (journaled != nullptr) {
       journaled->LeaveOpen();
     }

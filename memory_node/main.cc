@@ -2,8 +2,6 @@
 //
 // lamina-memory: the daemon of one memory node.
 
-#include <unistd.h>
-
 #include <cstdlib>
 #include <memory>
 #include <string>
@@ -15,14 +13,11 @@
 #include "common/name_lookup.h"
 #include "common/status_macros.h"
 #include "common/thread_pool.h"
-#include "common/ucx_environment.h"
 #include "common/units.h"
 #include "config/cuda_host.h"
 #include "control/node_link_service.h"
 #include "daemon/daemon.h"
-#include "daemon/http_server.h"
-#include "daemon/metrics_page.h"
-#include "daemon/service_manager.h"
+#include "daemon/node_daemon.h"
 #include "kernels/processor_attention.h"
 #include "memory_node/attention_rate.h"
 #include "memory_node/memory_node.h"
@@ -38,6 +33,19 @@ constexpr char kPurpose[] =
     "It needs no model file. Usually started by deploy/cluster.sh.\n\n"
     "Example: lamina-memory --cluster deploy/clusters/local.yaml --name m0";
 
+// Null where the node has no spill tier.
+absl::StatusOr<std::unique_ptr<memory_node::SpillTier>> OpenSpill(const SpillConfig& file) {
+  if (file.path.empty()) {
+    return nullptr;
+  }
+  LAMINA_ASSIGN_OR_RETURN(std::unique_ptr<memory_node::SpillTier> spill,
+                          memory_node::SpillTier::Open(file.path, file.capacity_bytes));
+  LogInfo("spill ", FormatBytes(file.capacity_bytes), " in ", file.path, " writes ",
+          FormatBytes(static_cast<uint64_t>(spill->speed().write)), "/s reads ",
+          FormatBytes(static_cast<uint64_t>(spill->speed().read)), "/s");
+  return spill;
+}
+
 absl::Status Serve(const daemon::DaemonFlags& flags) {
   daemon::EndOnTermination();
   absl::StatusOr<ClusterConfig> config = daemon::LoadDaemonConfig(flags);
@@ -52,14 +60,8 @@ absl::Status Serve(const daemon::DaemonFlags& flags) {
     }
     return daemon::NoNodeNamed("memory", flags.name, names);
   }
-  LAMINA_ASSIGN_OR_RETURN(const std::string coordinator,
-                          daemon::CoordinatorAddress(flags, *config));
-  LAMINA_ASSIGN_OR_RETURN(const ClusterSecret secret, daemon::LoadClusterSecret(flags, *config));
-  LAMINA_RETURN_IF_ERROR(CheckTlsFiles(config->tls));
-  LAMINA_ASSIGN_OR_RETURN(const std::string interface, KeepUcxTo(config->network, config->ports));
-  if (!interface.empty()) {
-    LogInfo("data goes over ", interface, ", the interface of ", config->network);
-  }
+  LAMINA_ASSIGN_OR_RETURN(const daemon::ClusterAccess access,
+                          daemon::PrepareToJoin(flags, *config));
   const size_t threads =
       node->threads != 0 ? node->threads : std::max<size_t>(1, node->cores.size());
   LAMINA_RETURN_IF_ERROR(
@@ -76,19 +78,14 @@ absl::Status Serve(const daemon::DaemonFlags& flags) {
   const double bandwidth = device.read_bytes_per_second;
   LogInfo("read bandwidth ", FormatBytes(static_cast<uint64_t>(bandwidth)), "/s threads ", threads,
           " kernels ", device.kernels);
-  std::unique_ptr<memory_node::SpillTier> spill;
-  if (const SpillConfig& file = node->spill; !file.path.empty()) {
-    LAMINA_ASSIGN_OR_RETURN(spill, memory_node::SpillTier::Open(file.path, file.capacity_bytes));
-    LogInfo("spill ", FormatBytes(file.capacity_bytes), " in ", file.path, " writes ",
-            FormatBytes(static_cast<uint64_t>(spill->speed().write)), "/s reads ",
-            FormatBytes(static_cast<uint64_t>(spill->speed().read)), "/s");
-  }
+  LAMINA_ASSIGN_OR_RETURN(const std::unique_ptr<memory_node::SpillTier> spill,
+                          OpenSpill(node->spill));
   plan::PolicyTimes policy_times;
   if (config->policy == kPolicyAuto && config->HasDevices()) {
     LAMINA_ASSIGN_OR_RETURN(policy_times.attention_local,
                             memory_node::MeasureAttentionRate(config->model, device.make));
   }
-  control::NodeLink link(coordinator,
+  control::NodeLink link(access.coordinator,
                          {.name = flags.name,
                           .is_memory = true,
                           .device = node->device,
@@ -99,54 +96,28 @@ absl::Status Serve(const daemon::DaemonFlags& flags) {
                           .fast_attention = device.fast_attention,
                           .policy_times = policy_times,
                           .spill = spill == nullptr ? control::SpillTier{} : spill->Identity()},
-                         secret, config->tls);
+                         access.secret, config->tls);
   memory_node::MemoryNode handler({.name = flags.name,
                                    .cores = CallerCores(pinning),
                                    .make_device = device.make,
                                    .verbs_uri = config->VerbsUri(),
-                                   .secret = secret,
+                                   .secret = access.secret,
                                    .device = node->device,
                                    .window_memory = device.window_memory.get(),
                                    .windows = node->windows,
                                    .spill = spill.get()},
                                   pool);
   handler.SetReporter(&link);
-  std::unique_ptr<daemon::HttpServer> http;
-  if (!node->http.empty()) {
-    const daemon::MetricLabels labels = {{"node", flags.name}, {"role", "memory"}};
-    LAMINA_ASSIGN_OR_RETURN(
-        http, daemon::HttpServer::Start(
-                  node->http,
-                  daemon::DaemonPages(
-                      [&handler, labels, bandwidth] {
-                        daemon::MetricsPage page;
-                        const telemetry::NodeCounters counters = handler.Counters();
-                        daemon::AddNodeCounters(page, "lamina_", labels, counters);
-                        daemon::AddBandwidth(page, "lamina_", labels, bandwidth, counters);
-                        return page.Text();
-                      },
-                      [&link] { return daemon::AttachedOrWhyNot(link.attached()); }),
-                  config->ports));
-  }
-  const auto manager = daemon::ServiceManagerOfEnvironment();
-  manager->Watch(
-      [&link] { return std::string(link.attached() ? "attached" : "waiting for the coordinator"); },
-      [&handler, watch = daemon::ProgressWatch()]() mutable {
-        return watch.Alive(handler.Counters());
-      });
-  const daemon::TerminationHandlers handlers(
-      [&link, &manager, grace = Seconds(config->drain_seconds)] {
-        manager->Stopping();
-        link.Drain(grace);
-      },
-      [] { _exit(1); });
-  return link.Run(handler, [&flags, &manager] {
-    manager->Ready();
-    const absl::Status written = daemon::WriteReadyFile(flags, "ready");
-    if (!written.ok()) {
-      LogWarning(written.message());
-    }
-  });
+  LAMINA_ASSIGN_OR_RETURN(
+      const std::unique_ptr<daemon::NodeDaemon> node_daemon,
+      daemon::NodeDaemon::Start(flags, *config,
+                                {.role = "memory",
+                                 .http = node->http,
+                                 .read_bandwidth = bandwidth,
+                                 .counters = [&handler] { return handler.Counters(); },
+                                 .attached = [&link] { return link.attached(); },
+                                 .drain = [&link](Nanos grace) { link.Drain(grace); }}));
+  return link.Run(handler, [&node_daemon] { node_daemon->OnAttached(); });
 }
 
 }  // namespace

@@ -123,14 +123,6 @@ uint32_t InSpan(const TokenSpan& span, uint32_t token) {
   return std::clamp(token, span.first, span.first + span.tokens) - span.first;
 }
 
-void AppendSlots(std::vector<Extent>& extents, Extent extent) {
-  if (!extents.empty() && extents.back().first_slot + extents.back().tokens == extent.first_slot) {
-    extents.back().tokens += extent.tokens;
-  } else {
-    extents.push_back(extent);
-  }
-}
-
 }  // namespace
 
 FetchSplit SplitByShare(uint32_t before, uint32_t tokens, uint32_t share, uint32_t bare,
@@ -263,7 +255,7 @@ FetchSlots SlotsOf(const FetchSplit& split, absl::Span<const Extent> extents, Sl
       }
       // Blocks of a kind follow each other in its arena, so each part is one run there.
       kinds.VisitParts(part, [&](Extent same, bool /*activations*/) {
-        AppendSlots(list, {.first_slot = kinds.IndexOf(same.first_slot), .tokens = same.tokens});
+        AppendExtent(list, {.first_slot = kinds.IndexOf(same.first_slot), .tokens = same.tokens});
       });
     }
   }

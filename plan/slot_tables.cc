@@ -13,14 +13,6 @@
 namespace lamina::plan {
 namespace {
 
-void Append(std::vector<Extent>& extents, const Extent& extent) {
-  if (!extents.empty() && extents.back().first_slot + extents.back().tokens == extent.first_slot) {
-    extents.back().tokens += extent.tokens;
-  } else {
-    extents.push_back(extent);
-  }
-}
-
 // Has the first `tokens` tokens lie nowhere.
 void ReleaseFirst(std::vector<Extent>& extents, uint32_t tokens) {
   uint32_t left = tokens;
@@ -145,7 +137,7 @@ absl::StatusOr<std::vector<SlotMove>> SlotTables::TakeReads(StepPlan& plan) {
     for (const SlotAllocation& allocation : plan.allocations) {
       if (allocation.sequence == spill.sequence) {
         LAMINA_RETURN_IF_ERROR(CheckExtent(allocation.extent, SlotsOfPath(join->path)));
-        Append(extents, allocation.extent);
+        AppendExtent(extents, allocation.extent);
         tokens += allocation.extent.tokens;
       }
     }
@@ -235,7 +227,7 @@ absl::Status SlotTables::Apply(const SlotAllocation& allocation) {
   if (spans()) {
     return AllocateToSpan(found->second, allocation);
   }
-  Append(found->second.extents, allocation.extent);
+  AppendExtent(found->second.extents, allocation.extent);
   found->second.tokens += allocation.extent.tokens;
   return absl::OkStatus();
 }
@@ -271,7 +263,7 @@ absl::Status SlotTables::AllocateToSpan(Sequence& sequence,
     sequence.spans.push_back({.index = index});
   }
   Span& span = sequence.spans.back();
-  Append(span.extents, allocation.extent);
+  AppendExtent(span.extents, allocation.extent);
   span.tokens += allocation.extent.tokens;
   return absl::OkStatus();
 }

@@ -17,11 +17,7 @@ TokenSets::TokenSets(uint32_t layers, absl::Span<const FetchRun> runs)
 }
 
 void AppendSlot(uint32_t slot, std::vector<Extent>& slots) {
-  if (!slots.empty() && slots.back().first_slot + slots.back().tokens == slot) {
-    ++slots.back().tokens;
-  } else {
-    slots.push_back({.first_slot = slot, .tokens = 1});
-  }
+  AppendExtent(slots, {.first_slot = slot, .tokens = 1});
 }
 
 void TakeFirst(uint32_t tokens, absl::Span<uint64_t> set) {

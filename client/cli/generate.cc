@@ -191,6 +191,74 @@ int Run(Invocation& invocation, GenerateFlags& flags) {
   return kExitOk;
 }
 
+// Adds the flags that say how many answers there are, and how long each is at least. Returns
+// --best-of.
+CLI::Option* AddChoiceFlags(CLI::App* command, GenerateFlags& flags) {
+  command
+      ->add_option("--min-tokens", flags.options.min_tokens,
+                   "Tokens before it may end (default: 0)")
+      ->transform(Whole(0, UINT32_MAX))
+      ->type_name("N");
+  command->add_option("--n", flags.options.n, "Choices, 1 to 128 (default: 1)")
+      ->transform(Whole(1, client::kChoicesMax))
+      ->type_name("N");
+  return command
+      ->add_option("--best-of", flags.options.best_of,
+                   "Generate so many and print the --n of the highest mean log-probability")
+      ->transform(Whole(1, client::kChoicesMax))
+      ->type_name("N");
+}
+
+// Adds the flags of a beam search, which cannot go with `best_of`.
+void AddBeamFlags(CLI::App* command, GenerateFlags& flags, CLI::Option* best_of) {
+  constexpr char kBeams[] = "Beam search";
+  CLI::Option* beams = command
+                           ->add_option("--beam-width", flags.options.beams.width,
+                                        "Search with so many beams, 1 to 10, and print the --n "
+                                        "best answers (default: no beam search)")
+                           ->transform(Whole(1, BeamParams::kWidthMax))
+                           ->type_name("N")
+                           ->group(kBeams)
+                           ->excludes(best_of);
+  command
+      ->add_option("--length-penalty", flags.options.beams.length_penalty,
+                   "An answer of n tokens is worth its log-probability / n^P (default: 1)")
+      ->type_name("P")
+      ->group(kBeams)
+      ->needs(beams);
+  command
+      ->add_option("--early-stopping", flags.early_stopping,
+                   "When a search ends, as in transformers: true (once as many answers as beams "
+                   "have ended), false (and what goes on is no better) or never (and nothing can "
+                   "become better) (default: false)")
+      ->check(CLI::IsMember({"true", "false", "never"}))
+      ->type_name("WHEN")
+      ->group(kBeams)
+      ->needs(beams);
+}
+
+// Adds the flags that give the output a form.
+void AddFormFlags(CLI::App* command, GenerateFlags& flags) {
+  constexpr char kForm[] = "Form of the output (at most one)";
+  CLI::Option* schema =
+      command->add_option("--json-schema", flags.json_schema, "A file with a JSON schema")
+          ->type_name("FILE")
+          ->group(kForm);
+  CLI::Option* regex =
+      command
+          ->add_option("--regex", flags.regex, "A regular expression that the whole output matches")
+          ->type_name("RE")
+          ->group(kForm)
+          ->excludes(schema);
+  command
+      ->add_option("--grammar", flags.grammar,
+                   "A file with a grammar in EBNF, as XGrammar reads it, with the rule root")
+      ->type_name("FILE")
+      ->group(kForm)
+      ->excludes(schema)
+      ->excludes(regex);
+}
+
 }  // namespace
 
 void AddGenerateCommand(CLI::App& app, Invocation& invocation) {
@@ -202,44 +270,8 @@ void AddGenerateCommand(CLI::App& app, Invocation& invocation) {
   command->add_option("TEXT", flags->prompt.text, "The prompt, as --prompt gives it")
       ->excludes("--prompt");
   AddGenerationFlags(command, flags->options);
-  command
-      ->add_option("--min-tokens", flags->options.min_tokens,
-                   "Tokens before it may end (default: 0)")
-      ->transform(Whole(0, UINT32_MAX))
-      ->type_name("N");
-  command->add_option("--n", flags->options.n, "Choices, 1 to 128 (default: 1)")
-      ->transform(Whole(1, client::kChoicesMax))
-      ->type_name("N");
-  CLI::Option* best_of =
-      command
-          ->add_option("--best-of", flags->options.best_of,
-                       "Generate so many and print the --n of the highest mean log-probability")
-          ->transform(Whole(1, client::kChoicesMax))
-          ->type_name("N");
-  constexpr char kBeams[] = "Beam search";
-  CLI::Option* beams = command
-                           ->add_option("--beam-width", flags->options.beams.width,
-                                        "Search with so many beams, 1 to 10, and print the --n "
-                                        "best answers (default: no beam search)")
-                           ->transform(Whole(1, BeamParams::kWidthMax))
-                           ->type_name("N")
-                           ->group(kBeams)
-                           ->excludes(best_of);
-  command
-      ->add_option("--length-penalty", flags->options.beams.length_penalty,
-                   "An answer of n tokens is worth its log-probability / n^P (default: 1)")
-      ->type_name("P")
-      ->group(kBeams)
-      ->needs(beams);
-  command
-      ->add_option("--early-stopping", flags->early_stopping,
-                   "When a search ends, as in transformers: true (once as many answers as beams "
-                   "have ended), false (and what goes on is no better) or never (and nothing can "
-                   "become better) (default: false)")
-      ->check(CLI::IsMember({"true", "false", "never"}))
-      ->type_name("WHEN")
-      ->group(kBeams)
-      ->needs(beams);
+  CLI::Option* best_of = AddChoiceFlags(command, *flags);
+  AddBeamFlags(command, *flags, best_of);
   command
       ->add_option(
           "--logprobs", flags->options.logprobs,
@@ -255,24 +287,7 @@ void AddGenerateCommand(CLI::App& app, Invocation& invocation) {
                    "Higher is sooner, where the cluster serves by priority (default: 0)")
       ->transform(Whole(INT32_MIN, INT32_MAX))
       ->type_name("N");
-  constexpr char kForm[] = "Form of the output (at most one)";
-  CLI::Option* schema =
-      command->add_option("--json-schema", flags->json_schema, "A file with a JSON schema")
-          ->type_name("FILE")
-          ->group(kForm);
-  CLI::Option* regex = command
-                           ->add_option("--regex", flags->regex,
-                                        "A regular expression that the whole output matches")
-                           ->type_name("RE")
-                           ->group(kForm)
-                           ->excludes(schema);
-  command
-      ->add_option("--grammar", flags->grammar,
-                   "A file with a grammar in EBNF, as XGrammar reads it, with the rule root")
-      ->type_name("FILE")
-      ->group(kForm)
-      ->excludes(schema)
-      ->excludes(regex);
+  AddFormFlags(command, *flags);
   command->add_flag("--chat", flags->chat, "Ask as a user of the model's chat form");
   command
       ->add_option("--system", flags->system, "A system message for the chat form; implies --chat")

@@ -11,19 +11,6 @@
 #include "coordinator/core/kv_directory_internal.h"
 
 namespace lamina::core {
-namespace {
-
-// Appends an extent, or lengthens the last one if it continues there.
-template <typename Extents>
-void AppendExtent(Extents& extents, Extent extent) {
-  if (!extents.empty() && extents.back().first_slot + extents.back().tokens == extent.first_slot) {
-    extents.back().tokens += extent.tokens;
-  } else {
-    extents.push_back(extent);
-  }
-}
-
-}  // namespace
 
 OpenSpan& KvDirectory::Impl::Insert(const HeldSpan& span, uint32_t node) {
   LAMINA_CHECK(node < pools.size());
