@@ -26,6 +26,7 @@ import prefill  # noqa: E402
 import sampling  # noqa: E402
 import spill  # noqa: E402
 import spill_model  # noqa: E402
+import spill_watch  # noqa: E402
 import tables  # noqa: E402
 import threads  # noqa: E402
 import trace  # noqa: E402
@@ -156,6 +157,27 @@ class SpillTest(unittest.TestCase):
     def test_moves_take_a_part_of_the_loads_time(self):
         turns = [{"seconds": 20, "spill": {"seconds_in": 0.1, "seconds_out": 0.2}}, {"seconds": 30, "spill": {"seconds_in": 0, "seconds_out": 0.2}}]
         self.assertAlmostEqual(spill.moving_share(turns), 0.01)
+
+    def test_attention_next_to_moves_is_compared_with_that_around_them(self):
+        """Ten bytes a second, five in the two stretches with a move, and two long behind it, with other rows."""
+        rates = [10] * 8 + [5, 5] + [10] * 8 + [2] * 8
+        looks = [spill_watch.Look(0, 0, 0)]
+        for index, rate in enumerate(rates):
+            looks.append(spill_watch.Look(looks[-1].read_bytes + rate, looks[-1].attend_seconds + 1, 0.1 if index >= 9 else 0.0))
+        found = spill_watch.next_to_moves(looks)
+        self.assertEqual((found.seconds, found.stretches), (2, 2))
+        self.assertAlmostEqual(found.ratio, 0.5)
+        self.assertAlmostEqual(spill_watch.sum_of([found, spill_watch.NextToMoves(2, 3, 1)]).ratio, 4 / 4)
+        self.assertEqual(spill_watch.next_to_moves(looks[:5]).ratio, 1)
+
+    def test_a_watch_adds_up_what_a_node_counts(self):
+        page = {'lamina_kv_read_bytes_total{node="m0",role="memory"}': 7.0, 'lamina_part_seconds_total{node="m0",role="memory",part="attend"}': 2.0,
+                'lamina_part_seconds_total{node="m0",role="memory",part="store"}': 9.0,
+                'lamina_spill_seconds_total{node="m0",role="memory",direction="out"}': 0.5,
+                'lamina_spill_seconds_total{node="m0",role="memory",direction="in"}': 0.25}
+        with spill_watch.Watch(types.SimpleNamespace(metrics=lambda _: page)) as watch:
+            pass
+        self.assertEqual(watch.look(), spill_watch.Look(7.0, 2.0, 0.75))
 
 
 class FloorTest(unittest.TestCase):
