@@ -154,7 +154,7 @@ def report(spilled, recomputed, arguments):
     asked = f"target {FASTER}" if ratios["predicted_ratio"] >= FASTER else f"{FASTER} is asked where it is predicted"
     print(f"tokens/s over recomputation: {ratios['tokens_per_second_ratio']:.2f}, predicted {ratios['predicted_ratio']:.2f} ({asked})")
     print(f"attention while something was moved, over that right before and after: {ratios['attention_next_to_moves']:.3f} (target at least {ATTEND}), "
-          f"by {next_to_moves.stretches} stretches of {1e3 * spill_watch.LOOK_SECONDS:.0f} ms")
+          f"by {next_to_moves.stretches} stretches of {1e3 * spill_watch.LOOK_SECONDS:.0f} ms, of whose time moves took {100 * next_to_moves.share:.0f}%")
     print(f"attention over all of the loads, over that without the tier: {ratios['attention_ratio']:.3f}; something was moved for "
           f"{100 * moving_share(spilled):.1f}% of their time at most, and slots lie otherwise")
     if back > 0:

@@ -1,18 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
 """How fast a memory node attends while its spill tier moves sequences, against the time right before and after: there rows, contexts and where
-their slots lie are nearly the same, which they are not in loads that recompute."""
+their slots lie are nearly the same, which they are not in loads that recompute.
+
+A move is shorter than the stretches between two looks. What attention took longer in these is put down to the moves' own time."""
 
 import dataclasses
 import threading
+import time
 
-LOOK_SECONDS = 0.05  # A look takes some of the cores that attend.
-AROUND = 6  # Stretches on either side of those with moves.
+LOOK_SECONDS = 0.02  # A look takes some of the cores that attend, in all stretches alike.
+AROUND = 10  # Stretches on either side of those with moves.
 
 
 @dataclasses.dataclass(frozen=True)
 class Look:
-    """Counters of the node."""
+    """Counters of the node, and when they were read."""
 
+    at: float
     read_bytes: float
     attend_seconds: float
     move_seconds: float  # Counted when a move has ended.
@@ -22,12 +26,21 @@ class Look:
 class NextToMoves:
     seconds: float = 0.0  # Of attention, in stretches with moves.
     expected: float = 0.0  # At the rates around them.
+    moved: float = 0.0  # Seconds of moves in them,
+    passed: float = 0.0  # of so many.
     stretches: int = 0
 
     @property
+    def share(self):
+        """Of the stretches' time in which something was moved, at most: as if no two moves had been under way at once."""
+        return min(1.0, self.moved / self.passed) if self.passed > 0 else 0.0
+
+    @property
     def ratio(self):
-        """Of the rates; 1 where nothing was moved."""
-        return self.expected / self.seconds if self.seconds > 0 else 1.0
+        """Attention's rate while something was moved, over that around; 1 where nothing was. What it took less is chance, and counts too."""
+        meanwhile = self.expected * self.share
+        took = meanwhile + self.seconds - self.expected
+        return meanwhile / took if meanwhile > 0 and took > 0 else 1.0
 
 
 def next_to_moves(looks):
@@ -37,21 +50,20 @@ def next_to_moves(looks):
     moving = [now or later for now, later in zip(counted, counted[1:] + [False])]
     seconds = [after.attend_seconds - before.attend_seconds for before, after in pairs]
     read = [after.read_bytes - before.read_bytes for before, after in pairs]
-    spent = expected = 0.0
-    stretches = 0
+    found = []
     for index, moves in enumerate(moving):
-        around = [i for i in range(max(0, index - AROUND), min(len(pairs), index + AROUND + 1)) if not moving[i] and seconds[i] > 0]
+        around = [i for i in range(max(0, index - AROUND), min(len(pairs), index + AROUND + 1)) if not moving[i] and read[i] > 0]
         if not moves or seconds[index] <= 0 or not around:
             continue
-        spent += seconds[index]
-        expected += read[index] * sum(seconds[i] for i in around) / sum(read[i] for i in around)
-        stretches += 1
-    return NextToMoves(spent, expected, stretches)
+        before, after = pairs[index]
+        expected = read[index] * sum(seconds[i] for i in around) / sum(read[i] for i in around)
+        found.append(NextToMoves(seconds[index], expected, after.move_seconds - before.move_seconds, after.at - before.at, 1))
+    return sum_of(found)
 
 
 def sum_of(several):
-    """Of the loads' figures."""
-    return NextToMoves(sum(one.seconds for one in several), sum(one.expected for one in several), sum(one.stretches for one in several))
+    """Of all of them."""
+    return NextToMoves(*(sum(getattr(one, field.name) for one in several) for field in dataclasses.fields(NextToMoves)))
 
 
 class Watch:
@@ -70,7 +82,7 @@ class Watch:
         def total(prefix, label=""):
             return sum(value for name, value in page.items() if name.startswith(prefix) and label in name)
 
-        return Look(total("lamina_kv_read_bytes_total"), total("lamina_part_seconds_total", 'part="attend"'), total("lamina_spill_seconds_total"))
+        return Look(time.monotonic(), total("lamina_kv_read_bytes_total"), total("lamina_part_seconds_total", 'part="attend"'), total("lamina_spill_seconds_total"))
 
     def watch(self):
         while not self.ends.wait(LOOK_SECONDS):

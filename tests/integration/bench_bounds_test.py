@@ -159,15 +159,17 @@ class SpillTest(unittest.TestCase):
         self.assertAlmostEqual(spill.moving_share(turns), 0.01)
 
     def test_attention_next_to_moves_is_compared_with_that_around_them(self):
-        """Ten bytes a second, five in the two stretches with a move, and two long behind it, with other rows."""
-        rates = [10] * 8 + [5, 5] + [10] * 8 + [2] * 8
-        looks = [spill_watch.Look(0, 0, 0)]
+        """Ten bytes a second of attention, nine in the two stretches with a move, and two long behind it, with other rows. What was read in the two
+        takes 1.8 s of their 2 elsewhere; the move took a quarter of their time, so that 0.45 s of attention became 0.65."""
+        rates = [10] * 12 + [9, 9] + [10] * 12 + [2] * 8
+        looks = [spill_watch.Look(0, 0, 0, 0)]
         for index, rate in enumerate(rates):
-            looks.append(spill_watch.Look(looks[-1].read_bytes + rate, looks[-1].attend_seconds + 1, 0.1 if index >= 9 else 0.0))
+            last = looks[-1]
+            looks.append(spill_watch.Look(last.at + 1, last.read_bytes + rate, last.attend_seconds + 1, 0.5 if index >= 13 else 0.0))
         found = spill_watch.next_to_moves(looks)
-        self.assertEqual((found.seconds, found.stretches), (2, 2))
-        self.assertAlmostEqual(found.ratio, 0.5)
-        self.assertAlmostEqual(spill_watch.sum_of([found, spill_watch.NextToMoves(2, 3, 1)]).ratio, 4 / 4)
+        self.assertEqual((found.seconds, found.stretches, found.share), (2, 2, 0.25))
+        self.assertAlmostEqual(found.ratio, 0.45 / 0.65)
+        self.assertAlmostEqual(spill_watch.sum_of([found, found]).ratio, 0.45 / 0.65)
         self.assertEqual(spill_watch.next_to_moves(looks[:5]).ratio, 1)
 
     def test_a_watch_adds_up_what_a_node_counts(self):
@@ -177,7 +179,8 @@ class SpillTest(unittest.TestCase):
                 'lamina_spill_seconds_total{node="m0",role="memory",direction="in"}': 0.25}
         with spill_watch.Watch(types.SimpleNamespace(metrics=lambda _: page)) as watch:
             pass
-        self.assertEqual(watch.look(), spill_watch.Look(7.0, 2.0, 0.75))
+        look = watch.look()
+        self.assertEqual((look.read_bytes, look.attend_seconds, look.move_seconds), (7.0, 2.0, 0.75))
 
 
 class FloorTest(unittest.TestCase):
