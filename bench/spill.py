@@ -8,7 +8,6 @@ are measured in a minute, and preemptions are counted as the scheduler makes the
 """
 
 import argparse
-import contextlib
 import copy
 import dataclasses
 import json
@@ -85,11 +84,11 @@ def turn(arguments, spills):
     with started(arguments, spills) as running:
         rate = prompt_rate(running, arguments)
         before = running.status()
-        with spill_watch.Watch(running) if spills else contextlib.nullcontext() as watch:
+        with spill_watch.Watch(running) as watch:  # Both ways: it takes some of the time.
             load = load_on(running, arguments)
         after = running.status()
     node = node_of(after)
-    next_to_moves = spill_watch.next_to_moves(watch.looks) if spills else spill_watch.NextToMoves()
+    next_to_moves = spill_watch.next_to_moves(watch.looks)
     computed = after["tokens_prefilled"] - before["tokens_prefilled"]
     return {"tokens_per_second": load["output_tokens_per_second"], "seconds": load["seconds"], "failed": load["failed"],
             "prompt_tokens_per_second": rate, "computed_again": max(0, computed - arguments.rows * arguments.context),

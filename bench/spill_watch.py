@@ -2,13 +2,13 @@
 """How fast a memory node attends while its spill tier moves sequences, against the time right before and after: there rows, contexts and where
 their slots lie are nearly the same, which they are not in loads that recompute.
 
-A move is shorter than the stretches between two looks. What attention took longer in these is put down to the moves' own time."""
+A move is mostly shorter than the stretches between two looks. What attention took longer in these is put down to the moves' own time."""
 
 import dataclasses
 import threading
 import time
 
-LOOK_SECONDS = 0.02  # A look takes some of the cores that attend, in all stretches alike.
+LOOK_SECONDS = 0.02  # A look takes some of the cores that attend, in all stretches alike, and in loads that recompute.
 AROUND = 10  # Stretches on either side of those with moves.
 
 
@@ -43,11 +43,22 @@ class NextToMoves:
         return meanwhile / took if meanwhile > 0 and took > 0 else 1.0
 
 
+def with_moves(pairs):
+    """Whether a move may have been under way in each stretch: where one was counted, in the stretch before, and as long before that as it took."""
+    moving = [False] * len(pairs)
+    for index, (before, after) in enumerate(pairs):
+        took = after.move_seconds - before.move_seconds
+        for earlier in range(index, -1, -1) if took > 0 else ():
+            if earlier < index - 1 and pairs[earlier][1].at <= before.at - took:
+                break
+            moving[earlier] = True
+    return moving
+
+
 def next_to_moves(looks):
-    """A move may have been under way in the stretch before the one in which it was counted."""
+    """Over the stretches that moves may have slowed."""
     pairs = list(zip(looks, looks[1:]))
-    counted = [after.move_seconds > before.move_seconds for before, after in pairs]
-    moving = [now or later for now, later in zip(counted, counted[1:] + [False])]
+    moving = with_moves(pairs)
     seconds = [after.attend_seconds - before.attend_seconds for before, after in pairs]
     read = [after.read_bytes - before.read_bytes for before, after in pairs]
     found = []

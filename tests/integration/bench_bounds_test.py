@@ -172,6 +172,30 @@ class SpillTest(unittest.TestCase):
         self.assertAlmostEqual(spill_watch.sum_of([found, found]).ratio, 0.45 / 0.65)
         self.assertEqual(spill_watch.next_to_moves(looks[:5]).ratio, 1)
 
+    def test_a_move_longer_than_a_stretch_slows_all_in_which_it_was_under_way(self):
+        """Of 2.5 s, counted in the last of four stretches of a second. What is slowed is nothing to compare with."""
+        rates = [10] * 12 + [9] * 4 + [10] * 12
+        looks = [spill_watch.Look(0, 0, 0, 0)]
+        for index, rate in enumerate(rates):
+            last = looks[-1]
+            looks.append(spill_watch.Look(last.at + 1, last.read_bytes + rate, last.attend_seconds + 1, 2.5 if index >= 15 else 0.0))
+        found = spill_watch.next_to_moves(looks)
+        self.assertEqual((found.seconds, found.stretches, found.share), (4, 4, 0.625))
+        self.assertAlmostEqual(found.expected, 3.6)
+
+    def test_loads_are_watched_with_the_tier_and_without(self):
+        status = {"tokens_prefilled": 0, "preemptions": 0,
+                  "nodes": [{"name": "m0", "slots_total": 1, "kv_bytes_read": 1, "part_seconds": {}, "spill": None}]}
+        load = {"output_tokens_per_second": 1.0, "seconds": 1.0, "failed": 0}
+        watched = []
+        watch = lambda running: watched.append(running) or contextlib.nullcontext(types.SimpleNamespace(looks=[]))  # noqa: E731
+        running = types.SimpleNamespace(status=lambda: status)
+        with mock.patch.multiple(spill, started=lambda *_: contextlib.nullcontext(running), prompt_rate=lambda *_: 1.0, load_on=lambda *_: load), \
+                mock.patch.object(spill_watch, "Watch", watch):
+            for spills in (False, True):
+                self.assertEqual(spill.turn(types.SimpleNamespace(rows=1, context=1), spills)["next_to_moves"]["stretches"], 0)
+        self.assertEqual(watched, [running, running], "or one of the two has more of the cores")
+
     def test_a_watch_adds_up_what_a_node_counts(self):
         page = {'lamina_kv_read_bytes_total{node="m0",role="memory"}': 7.0, 'lamina_part_seconds_total{node="m0",role="memory",part="attend"}': 2.0,
                 'lamina_part_seconds_total{node="m0",role="memory",part="store"}': 9.0,
