@@ -9,6 +9,7 @@ are measured in a minute, and preemptions are counted as the scheduler makes the
 
 import argparse
 import copy
+import dataclasses
 import json
 import statistics
 import subprocess
@@ -18,10 +19,11 @@ import cluster
 import floor
 import remote
 import spill_model
+import spill_watch
 from programs import BIN
 
 NEAR = 1.3  # A sequence read back takes so many times its bytes over the measured read, at most.
-ATTEND = 0.95  # Attention of others reads so much of what it reads without the tier, at least.
+ATTEND = 0.95  # While sequences are moved attention of others reads so much of what it reads right before and after, at least.
 FASTER = 1.5  # Tokens a second over recomputation alone, where that is predicted.
 PROMPTS = 4  # At once, of which the rate of prompts is taken.
 FORM_SHARE = {"bf16": 1.0, "int8": 0.53}  # Bytes of a token over those in bf16, with heads of 64.
@@ -82,14 +84,17 @@ def turn(arguments, spills):
     with started(arguments, spills) as running:
         rate = prompt_rate(running, arguments)
         before = running.status()
-        load, after = load_on(running, arguments), running.status()
+        with spill_watch.Watch(running) as watch:  # Both ways: it takes some of the time.
+            load = load_on(running, arguments)
+        after = running.status()
     node = node_of(after)
+    next_to_moves = spill_watch.next_to_moves(watch.looks)
     computed = after["tokens_prefilled"] - before["tokens_prefilled"]
     return {"tokens_per_second": load["output_tokens_per_second"], "seconds": load["seconds"], "failed": load["failed"],
             "prompt_tokens_per_second": rate, "computed_again": max(0, computed - arguments.rows * arguments.context),
             "preemptions": after["preemptions"] - before["preemptions"], "slots": node["slots_total"],
             "attend_bytes_per_second": node["kv_bytes_read"] / max(node["part_seconds"].get("attend", 0), 1e-9),
-            "tier_seconds": node["part_seconds"].get("spill", 0.0), "spill": node["spill"]}
+            "tier_seconds": node["part_seconds"].get("spill", 0.0), "spill": node["spill"], "next_to_moves": dataclasses.asdict(next_to_moves)}
 
 
 def tier_counts(status):
@@ -140,13 +145,17 @@ def report(spilled, recomputed, arguments):
           f"({sum(tier['bytes_in'] for tier in tiers) / 1e6:.0f} MB); the data thread took note of them for {mean(spilled, 'tier_seconds'):.2f} s of "
           f"{mean(spilled, 'seconds'):.1f} s")
     rates = {key: mean(tiers, key) for key in ("write_bytes_per_second", "read_bytes_per_second")}
+    next_to_moves = spill_watch.sum_of([spill_watch.NextToMoves(**one["next_to_moves"]) for one in spilled])
     ratios = {"tokens_per_second_ratio": mean(spilled, "tokens_per_second") / mean(recomputed, "tokens_per_second"),
               "predicted_ratio": predicted(recomputed, rates, arguments),
-              "attention_ratio": mean(spilled, "attend_bytes_per_second") / mean(recomputed, "attend_bytes_per_second")}
+              "attention_ratio": mean(spilled, "attend_bytes_per_second") / mean(recomputed, "attend_bytes_per_second"),
+              "attention_next_to_moves": next_to_moves.ratio}
     asked = f"target {FASTER}" if ratios["predicted_ratio"] >= FASTER else f"{FASTER} is asked where it is predicted"
     print(f"tokens/s over recomputation: {ratios['tokens_per_second_ratio']:.2f}, predicted {ratios['predicted_ratio']:.2f} ({asked})")
-    print(f"attention over that without the tier: {ratios['attention_ratio']:.3f} (target at least {ATTEND}), over all of the loads; something was "
-          f"moved for {100 * moving_share(spilled):.1f}% of their time at most")
+    print(f"attention while something was moved, over that right before and after: {ratios['attention_next_to_moves']:.3f} (target at least {ATTEND}), "
+          f"by {next_to_moves.stretches} stretches of {1e3 * spill_watch.LOOK_SECONDS:.0f} ms, of whose time moves took {100 * next_to_moves.share:.0f}%")
+    print(f"attention over all of the loads, over that without the tier: {ratios['attention_ratio']:.3f}; something was moved for "
+          f"{100 * moving_share(spilled):.1f}% of their time at most, and slots lie otherwise")
     if back > 0:
         bound = sum(tier["bytes_in"] / tier["read_bytes_per_second"] for tier in tiers)
         reads = [tier["read_bytes_per_second"] / 1e9 for tier in tiers]

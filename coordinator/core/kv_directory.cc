@@ -48,20 +48,21 @@ void KvDirectory::Impl::Reindex(OpenSpan& span) {
   }
 }
 
-void KvDirectory::Impl::FreeReservation(OpenSpan& span) {
-  if (span.reserved == 0) {
+// Frees all of a reservation but its first slots.
+void KvDirectory::Impl::FreeReservationBehind(OpenSpan& span, uint32_t kept) {
+  if (span.reserved == kept) {
     return;
   }
   Pool& pool = pools[span.node];
-  const Extent extent{span.TailEnd(), span.reserved};
-  SetReservation(span, 0);
+  const Extent extent{span.TailEnd() + kept, span.reserved - kept};
+  SetReservation(span, kept);
   pool.free.Add(extent);
   pool.unreserved += extent.tokens;
 }
 
-// Reserves the free slots behind the tail, unless they are too few to be worth it. A reservation
-// that could be longer ends at a multiple of the alignment, so that what comes behind it starts
-// there.
+// Reserves the free slots behind the tail, however few: who shares a run with others, slot by slot
+// in turns, gets no two that are consecutive. A reservation that could be longer ends at a multiple
+// of the alignment, so that what comes behind it starts there.
 void KvDirectory::Impl::ReserveBehind(OpenSpan& span) {
   Pool& pool = pools[span.node];
   const uint32_t start = span.TailEnd();
@@ -71,10 +72,10 @@ void KvDirectory::Impl::ReserveBehind(OpenSpan& span) {
   }
   uint32_t tokens = std::min(run->tokens, options.soft_reservation_max);
   const uint32_t past_border = (start + tokens) % options.alignment;
-  if (tokens < run->tokens && tokens >= options.soft_reservation_min + past_border) {
+  if (tokens < run->tokens && tokens > past_border) {
     tokens -= past_border;
   }
-  if (tokens == 0 || tokens < options.soft_reservation_min) {
+  if (tokens == 0) {
     return;
   }
   pool.free.Remove({start, tokens});
@@ -112,7 +113,9 @@ void KvDirectory::Impl::Quarantine(uint32_t node, absl::Span<const Extent> exten
   }
 }
 
-void KvDirectory::Impl::RevokeOne(Pool& pool) {
+// Whoever wants so many slots gets them out of the largest reservation, and half of what is left of
+// it. If it took all, the next one would take all but one from it in turn.
+void KvDirectory::Impl::RevokeOne(Pool& pool, uint32_t tokens) {
   LAMINA_CHECK(!pool.reservations.empty());
   // The first that is as large as it is said to be: no other one is larger than said.
   OpenSpan* largest = pool.reservations.begin()->second;
@@ -120,15 +123,23 @@ void KvDirectory::Impl::RevokeOne(Pool& pool) {
     Reindex(*largest);
     largest = pool.reservations.begin()->second;
   }
-  FreeReservation(*largest);
+  uint32_t kept = (largest->reserved - std::min(largest->reserved, tokens)) / 2;
+  const uint32_t past_border = (largest->TailEnd() + kept) % options.alignment;
+  const uint32_t to_border = past_border == 0 ? 0 : options.alignment - past_border;
+  if (kept > 0 && kept + to_border + tokens <= largest->reserved) {
+    kept += to_border;
+  }
+  FreeReservationBehind(*largest, kept);
   ++revoked_count;
 }
 
-// Where a span that cannot continue at its tail goes on, and how far it could.
+// Where a span that cannot continue at its tail goes on, and how far it could. The slot has the
+// place among `alignment` slots that its token has among so many tokens, unless there is no room
+// for that.
 Extent KvDirectory::Impl::NextRun(const OpenSpan& span, uint32_t tokens) {
   Pool& pool = pools[span.node];
   if (pool.free.empty()) {
-    RevokeOne(pool);
+    RevokeOne(pool, tokens);
   }
   const uint32_t least = tokens + options.soft_reservation_min;
   std::optional<Extent> run;
@@ -141,9 +152,10 @@ Extent KvDirectory::Impl::NextRun(const OpenSpan& span, uint32_t tokens) {
   if (!run) {
     run = pool.free.Longest();
   }
+  const uint32_t place = span.tokens % options.alignment;
   const uint32_t past_border = run->first_slot % options.alignment;
-  const uint32_t skip = past_border == 0 ? 0 : options.alignment - past_border;
-  if (skip + least <= run->tokens) {
+  const uint32_t skip = (place + options.alignment - past_border) % options.alignment;
+  if (skip + options.alignment <= run->tokens) {
     return {run->first_slot + skip, run->tokens - skip};
   }
   return *run;
@@ -222,9 +234,9 @@ absl::StatusOr<std::vector<Extent>> KvDirectory::Append(const HeldSpan& span, ui
     const Extent taken = impl_->TakeNext(open, left);
     AppendExtent(open.extents, taken);
     AppendExtent(allocated, taken);
+    open.tokens += taken.tokens;
     left -= taken.tokens;
   }
-  open.tokens += tokens;
   impl_->pools[open.node].tokens_open += tokens;
   impl_->pools[open.node].extents_open += open.extents.size() - extents_before;
   if (tokens > 0 && open.reserved == 0) {
@@ -364,7 +376,7 @@ void KvDirectory::ReleaseKept(OpenSpan* kept) {
 void KvDirectory::Release(const HeldSpan& span, uint64_t ticket) {
   OpenSpan& open = impl_->Find(span);
   Pool& pool = impl_->pools[open.node];
-  impl_->FreeReservation(open);
+  impl_->FreeReservationBehind(open, 0);
   impl_->Quarantine(open.node, open.extents, ticket);
   pool.tokens_open -= open.tokens - open.released;
   pool.extents_open -= open.extents.size();
@@ -375,7 +387,7 @@ void KvDirectory::ReleaseFirst(const HeldSpan& span, uint32_t tokens, uint64_t t
   OpenSpan& open = impl_->Find(span);
   LAMINA_CHECK(tokens <= open.tokens);
   if (tokens == open.tokens) {
-    impl_->FreeReservation(open);  // It would lie behind nothing.
+    impl_->FreeReservationBehind(open, 0);  // It would lie behind nothing.
   }
   Pool& pool = impl_->pools[open.node];
   pool.extents_open -= open.extents.size();

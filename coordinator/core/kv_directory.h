@@ -45,9 +45,11 @@ KvPoolStats SumOf(const KvPoolStats& a, const KvPoolStats& b);
 
 struct KvDirectoryOptions {
   std::vector<uint32_t> slots;         // Per memory node.
-  uint32_t soft_reservation_min = 64;  // Tokens; a shorter free run is not reserved.
+  uint32_t soft_reservation_min = 64;  // Tokens; runs with fewer to spare are taken last.
   uint32_t soft_reservation_max = 256;
-  uint32_t alignment = 16;  // Extents start at multiples of it where there is room.
+  // A slot has the place among so many that its token has, where there is room: tiles of K are read
+  // as they lie then.
+  uint32_t alignment = 16;
 };
 
 // Where the next token goes, first that applies:
@@ -55,8 +57,9 @@ struct KvDirectoryOptions {
 //   2. an unreserved run with room for the tokens asked for and the least soft reservation: the
 //      longest of the few nearest to the last slot, else the most recently freed (LIFO);
 //   3. the longest unreserved run, however short;
-//   4. when no unreserved slot is left: the largest soft reservation is revoked, of equally large
-//      ones that of the span opened first, and 1 to 3 apply again.
+//   4. when no unreserved slot is left: of the largest soft reservation, of equally large ones that
+//      of the span opened first, the tokens asked for and half of the rest are revoked, from its
+//      end, and 1 to 3 apply again.
 // Cost: every call O(log runs) for each extent it touches, whatever the number of slots or tokens.
 
 class KvDirectory {

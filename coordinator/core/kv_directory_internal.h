@@ -90,9 +90,9 @@ struct KvDirectory::Impl {
            absl::FunctionRef<void(const Extent&)> visit);
   void SetReservation(OpenSpan& span, uint32_t tokens);
   void Reindex(OpenSpan& span);
-  void FreeReservation(OpenSpan& span);
+  void FreeReservationBehind(OpenSpan& span, uint32_t kept);
   void ReserveBehind(OpenSpan& span);
-  void RevokeOne(Pool& pool);
+  void RevokeOne(Pool& pool, uint32_t tokens);
   void EndUse(Pool& pool, const Extent& extent);
   void Free(Pool& pool, const Extent& extent);
   void Quarantine(uint32_t node, absl::Span<const Extent> extents, uint64_t ticket);

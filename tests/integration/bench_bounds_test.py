@@ -26,6 +26,7 @@ import prefill  # noqa: E402
 import sampling  # noqa: E402
 import spill  # noqa: E402
 import spill_model  # noqa: E402
+import spill_watch  # noqa: E402
 import tables  # noqa: E402
 import threads  # noqa: E402
 import trace  # noqa: E402
@@ -156,6 +157,54 @@ class SpillTest(unittest.TestCase):
     def test_moves_take_a_part_of_the_loads_time(self):
         turns = [{"seconds": 20, "spill": {"seconds_in": 0.1, "seconds_out": 0.2}}, {"seconds": 30, "spill": {"seconds_in": 0, "seconds_out": 0.2}}]
         self.assertAlmostEqual(spill.moving_share(turns), 0.01)
+
+    def test_attention_next_to_moves_is_compared_with_that_around_them(self):
+        """Ten bytes a second of attention, nine in the two stretches with a move, and two long behind it, with other rows. What was read in the two
+        takes 1.8 s of their 2 elsewhere; the move took a quarter of their time, so that 0.45 s of attention became 0.65."""
+        rates = [10] * 12 + [9, 9] + [10] * 12 + [2] * 8
+        looks = [spill_watch.Look(0, 0, 0, 0)]
+        for index, rate in enumerate(rates):
+            last = looks[-1]
+            looks.append(spill_watch.Look(last.at + 1, last.read_bytes + rate, last.attend_seconds + 1, 0.5 if index >= 13 else 0.0))
+        found = spill_watch.next_to_moves(looks)
+        self.assertEqual((found.seconds, found.stretches, found.share), (2, 2, 0.25))
+        self.assertAlmostEqual(found.ratio, 0.45 / 0.65)
+        self.assertAlmostEqual(spill_watch.sum_of([found, found]).ratio, 0.45 / 0.65)
+        self.assertEqual(spill_watch.next_to_moves(looks[:5]).ratio, 1)
+
+    def test_a_move_longer_than_a_stretch_slows_all_in_which_it_was_under_way(self):
+        """Of 2.5 s, counted in the last of four stretches of a second. What is slowed is nothing to compare with."""
+        rates = [10] * 12 + [9] * 4 + [10] * 12
+        looks = [spill_watch.Look(0, 0, 0, 0)]
+        for index, rate in enumerate(rates):
+            last = looks[-1]
+            looks.append(spill_watch.Look(last.at + 1, last.read_bytes + rate, last.attend_seconds + 1, 2.5 if index >= 15 else 0.0))
+        found = spill_watch.next_to_moves(looks)
+        self.assertEqual((found.seconds, found.stretches, found.share), (4, 4, 0.625))
+        self.assertAlmostEqual(found.expected, 3.6)
+
+    def test_loads_are_watched_with_the_tier_and_without(self):
+        status = {"tokens_prefilled": 0, "preemptions": 0,
+                  "nodes": [{"name": "m0", "slots_total": 1, "kv_bytes_read": 1, "part_seconds": {}, "spill": None}]}
+        load = {"output_tokens_per_second": 1.0, "seconds": 1.0, "failed": 0}
+        watched = []
+        watch = lambda running: watched.append(running) or contextlib.nullcontext(types.SimpleNamespace(looks=[]))  # noqa: E731
+        running = types.SimpleNamespace(status=lambda: status)
+        with mock.patch.multiple(spill, started=lambda *_: contextlib.nullcontext(running), prompt_rate=lambda *_: 1.0, load_on=lambda *_: load), \
+                mock.patch.object(spill_watch, "Watch", watch):
+            for spills in (False, True):
+                self.assertEqual(spill.turn(types.SimpleNamespace(rows=1, context=1), spills)["next_to_moves"]["stretches"], 0)
+        self.assertEqual(watched, [running, running], "or one of the two has more of the cores")
+
+    def test_a_watch_adds_up_what_a_node_counts(self):
+        page = {'lamina_kv_read_bytes_total{node="m0",role="memory"}': 7.0, 'lamina_part_seconds_total{node="m0",role="memory",part="attend"}': 2.0,
+                'lamina_part_seconds_total{node="m0",role="memory",part="store"}': 9.0,
+                'lamina_spill_seconds_total{node="m0",role="memory",direction="out"}': 0.5,
+                'lamina_spill_seconds_total{node="m0",role="memory",direction="in"}': 0.25}
+        with spill_watch.Watch(types.SimpleNamespace(metrics=lambda _: page)) as watch:
+            pass
+        look = watch.look()
+        self.assertEqual((look.read_bytes, look.attend_seconds, look.move_seconds), (7.0, 2.0, 0.75))
 
 
 class FloorTest(unittest.TestCase):

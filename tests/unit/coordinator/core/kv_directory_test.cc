@@ -21,6 +21,20 @@ KvDirectoryOptions Options(uint32_t slots) {
   return {.slots = {slots}, .soft_reservation_min = 64, .soft_reservation_max = 256};
 }
 
+// How many tokens of sequences 1 to `sequences` have slots that have their place in a tile.
+uint32_t TokensInPlace(const KvDirectory& kv, plan::SequenceId sequences) {
+  constexpr uint32_t kTile = 16;
+  uint32_t in_place = 0;
+  for (plan::SequenceId id = 1; id <= sequences; ++id) {
+    uint32_t token = 0;
+    for (const Extent& extent : kv.ExtentsOf(id)) {
+      in_place += extent.first_slot % kTile == token % kTile ? extent.tokens : 0;
+      token += extent.tokens;
+    }
+  }
+  return in_place;
+}
+
 TEST(KvDirectoryTest, TokensOfASequenceAreConsecutive) {
   KvDirectory kv(Options(1024));
   kv.Open(1, 0);
@@ -80,7 +94,52 @@ TEST(KvDirectoryTest, TheLargestReservationIsRevokedFirstThenTheOldest) {
   ASSERT_TRUE(kv.Append(1, 1).ok());  // 7 behind the first.
   kv.Open(5, 0);
 
-  EXPECT_THAT(*kv.Append(5, 1), ElementsAre(Extent{12, 1}));  // Behind the second's two.
+  // Behind the second's two and the three that it keeps.
+  EXPECT_THAT(*kv.Append(5, 1), ElementsAre(Extent{15, 1}));
+}
+
+TEST(KvDirectoryTest, WhoeverLosesAReservationKeepsHalfOfItAtItsTail) {
+  KvDirectory kv(Options(512));
+  kv.Open(1, 0);
+  kv.Open(2, 0);
+  ASSERT_TRUE(kv.Append(1, 100).ok());
+  const uint32_t unreserved = kv.SlotsFree(0) - kv.Stats(0).slots_reserved;
+  ASSERT_TRUE(kv.Append(2, unreserved).ok());
+
+  EXPECT_THAT(*kv.Append(2, 1), ElementsAre(Extent{240, 1}));
+
+  EXPECT_THAT(*kv.Append(1, 140), ElementsAre(Extent{100, 140}));
+  EXPECT_THAT(*kv.Append(1, 1), ElementsAre(Extent{304, 1})) << "half of what the second got";
+  EXPECT_TRUE(kv.Audit().ok()) << kv.Audit();
+}
+
+TEST(KvDirectoryTest, RowsThatFillThePoolGetLongExtentsAndWholeTiles) {
+  constexpr uint32_t kRows = 10;
+  KvDirectory kv(Options(7281));
+  std::vector<OpenSpan*> rows;
+  for (plan::SequenceId id = 1; id <= kRows; ++id) {
+    rows.push_back(kv.Open(id, 0));
+    ASSERT_TRUE(kv.Append(id, 600).ok());
+  }
+  for (uint32_t row = 0; kv.SlotsFree(0) > 0; row = (row + 1) % kRows) {
+    ASSERT_TRUE(kv.AppendOne(*rows[row]).has_value());
+  }
+
+  EXPECT_GE(kv.Stats(0).mean_extent_tokens, 128.0);
+  EXPECT_GE(TokensInPlace(kv, kRows), 7281u * 95 / 100);
+  EXPECT_TRUE(kv.Audit().ok()) << kv.Audit();
+}
+
+TEST(KvDirectoryTest, ALongRequestTakesAWholeReservation) {
+  KvDirectory kv(Options(512));
+  kv.Open(1, 0);
+  ASSERT_TRUE(kv.Append(1, 16).ok());  // 256 are reserved behind it.
+  kv.Open(2, 0);
+
+  ASSERT_TRUE(kv.Append(2, 496).ok());
+
+  EXPECT_THAT(kv.ExtentsOf(2), ElementsAre(Extent{272, 240}, Extent{16, 256}));
+  EXPECT_TRUE(kv.Audit().ok()) << kv.Audit();
 }
 
 TEST(KvDirectoryTest, AReservationCountsWithWhatIsLeftOfIt) {
@@ -136,6 +195,7 @@ TEST(KvDirectoryTest, ForksShareThePrefixAndDivergeIntoSlotsOfTheirOwn) {
   const auto child = kv.Append(2, 1);
 
   EXPECT_NE(parent->front(), child->front());
+  EXPECT_EQ(child->front().first_slot % 16, 50u % 16) << "the rest of it would not lie in tiles";
   EXPECT_TRUE(kv.Audit().ok()) << kv.Audit();
 }
 
