@@ -18,7 +18,6 @@ REPO = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(REPO / "bench"))
 import paper_alisa  # noqa: E402
 import paper_alisa_figures as alisa  # noqa: E402
-import paper_headinfer  # noqa: E402
 import paper_hybridserve  # noqa: E402
 import paper_hybridserve_figures as hybridserve  # noqa: E402
 import paper_kvpr  # noqa: E402

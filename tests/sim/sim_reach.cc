@@ -90,13 +90,14 @@ std::string SimReach::ToString() const {
       ", blocks dropped ", blocks_dropped, ", outlived an epoch ", blocks_outlived,
       ", prompts in rows ", prompts_in_rows, ", beam answers ", beam_answers, ", beams shared ",
       beams_shared, " queued ", beams_queued, " behind prefill lanes ", beams_behind_prefill,
-      ", tokens waited ", tokens_waited, ", spilled ", spilled, " apart ", spilled_apart, " restored ", restored,
-      " read ahead ", read_ahead, " copied ", copied, " copies read ", copies_read, " in part ",
-      copies_read_in_part, " failed ", spills_failed, ", path changes ", path_changes,
-      ", lossy joins ", lossy_joins, ", bare joins ", bare_joins, ", paths side by side ",
-      paths_side_by_side, ", fetch with places ", fetch_placed, ", places moved ", placed_moved,
-      ", homes changed ", homes_changed, ", replicas side by side ", replicas_side_by_side,
-      ", kept behind holes ", kept_behind_holes, ", resumed ", resumed);
+      ", tokens waited ", tokens_waited, ", spilled ", spilled, " apart ", spilled_apart,
+      " restored ", restored, " read ahead ", read_ahead, " copied ", copied, " copies read ",
+      copies_read, " in part ", copies_read_in_part, " failed ", spills_failed, ", path changes ",
+      path_changes, ", lossy joins ", lossy_joins, ", bare joins ", bare_joins,
+      ", paths side by side ", paths_side_by_side, ", fetch with places ", fetch_placed,
+      ", places moved ", placed_moved, ", homes changed ", homes_changed,
+      ", replicas side by side ", replicas_side_by_side, ", kept behind holes ", kept_behind_holes,
+      ", resumed ", resumed);
 }
 
 }  // namespace lamina::sim
