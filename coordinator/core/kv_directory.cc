@@ -49,13 +49,13 @@ void KvDirectory::Impl::Reindex(OpenSpan& span) {
 }
 
 // Frees all of a reservation but its first slots.
-void KvDirectory::Impl::FreeReservationBehind(OpenSpan& span, uint32_t kept) {
-  if (span.reserved == kept) {
+void KvDirectory::Impl::FreeReservationBehind(OpenSpan& span, uint32_t left) {
+  if (span.reserved == left) {
     return;
   }
   Pool& pool = pools[span.node];
-  const Extent extent{span.TailEnd() + kept, span.reserved - kept};
-  SetReservation(span, kept);
+  const Extent extent{span.TailEnd() + left, span.reserved - left};
+  SetReservation(span, left);
   pool.free.Add(extent);
   pool.unreserved += extent.tokens;
 }
@@ -123,13 +123,13 @@ void KvDirectory::Impl::RevokeOne(Pool& pool, uint32_t tokens) {
     Reindex(*largest);
     largest = pool.reservations.begin()->second;
   }
-  uint32_t kept = (largest->reserved - std::min(largest->reserved, tokens)) / 2;
-  const uint32_t past_border = (largest->TailEnd() + kept) % options.alignment;
+  uint32_t left = (largest->reserved - std::min(largest->reserved, tokens)) / 2;
+  const uint32_t past_border = (largest->TailEnd() + left) % options.alignment;
   const uint32_t to_border = past_border == 0 ? 0 : options.alignment - past_border;
-  if (kept > 0 && kept + to_border + tokens <= largest->reserved) {
-    kept += to_border;
+  if (left > 0 && left + to_border + tokens <= largest->reserved) {
+    left += to_border;
   }
-  FreeReservationBehind(*largest, kept);
+  FreeReservationBehind(*largest, left);
   ++revoked_count;
 }
 

@@ -90,7 +90,7 @@ struct KvDirectory::Impl {
            absl::FunctionRef<void(const Extent&)> visit);
   void SetReservation(OpenSpan& span, uint32_t tokens);
   void Reindex(OpenSpan& span);
-  void FreeReservationBehind(OpenSpan& span, uint32_t kept);
+  void FreeReservationBehind(OpenSpan& span, uint32_t left);
   void ReserveBehind(OpenSpan& span);
   void RevokeOne(Pool& pool, uint32_t tokens);
   void EndUse(Pool& pool, const Extent& extent);
