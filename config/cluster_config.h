@@ -87,7 +87,7 @@ struct FetchConfig {
   // Policies fetch_heads and fetch_sparse: of each compute node, for K and V of recent tokens,
   // which do not come. Policies fetch_recompute and fetch_hybrid: for activations of first tokens,
   // of which neither these come nor K and V. Of a cluster with several it is for rows of
-  // fetch_sparse, else of fetch_heads.
+  // fetch_sparse, else of fetch_heads, else of fetch_recompute or fetch_hybrid.
   uint64_t resident_bytes = 0;
   // Policy fetch_heads: a file that names KV heads which stream (docs/formats/streaming_heads.md),
   // a path as of `model`. Rows of these see the first and the last so many tokens. Empty: no head

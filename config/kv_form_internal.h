@@ -9,11 +9,12 @@
 
 namespace lamina::internal {
 
-// Errors: kInvalidArgument  a form that is named twice, or has no room next to the other one.
-//         kUnimplemented  int8 with another policy than attend_remote, fetch_heads, fetch_sparse
-//                         and local, policies that fetch by partition token_range, nodes on
-//                         devices, or nodes for prompts; several forms with another policy than
-//                         attend_remote, partition token_range, or replicas of several nodes.
+// Errors: kInvalidArgument  a form that is named twice, or has no room next to the other one; a
+//                           share of tokens that are to be held as activations, with int8.
+//         kUnimplemented    int8 with policy auto, policies that fetch by partition token_range,
+//                           attention in pairs or tiles, nodes on devices, or nodes for prompts;
+//                           several forms with another policy than attend_remote, partition
+//                           token_range, or replicas of several nodes.
 absl::Status CheckKvForm(const ClusterConfig& config);
 
 }  // namespace lamina::internal

@@ -18,9 +18,9 @@ namespace lamina::internal {
 //                           for compute next to memory nodes; a load for auto that cannot be, or
 //                           under another policy.
 //         kUnimplemented    nodes for prompts under auto, or several compute nodes that share cores
-//         with
-//                           memory nodes; policies that fetch with several compute nodes, or with
-//                           spans of sequences.
+//                           with memory nodes; policies that fetch with several compute nodes;
+//                           fetch_sparse, or heads that stream, with spans of sequences; what keeps
+//                           activations with compute_type f32.
 absl::Status CheckPolicy(const ClusterConfig& config);
 
 // Errors: kInvalidArgument  a file of heads that stream under another policy than fetch_heads; what
@@ -35,11 +35,12 @@ uint32_t DefaultLanes(const ClusterConfig& config);
 
 // Checks the words of `policy` and `policies`.
 // Errors: kInvalidArgument  a word that is no policy, or comes twice; a `policy` that is not among
-//                           `policies`; local or auto among several.
-//                           A share of slots for fetch_hybrid where it is not one of several, or
+//                           `policies`; local or auto among several;
+//                           a share of slots for fetch_hybrid where it is not one of several, or
 //                           that leaves it or the others none.
-//         kUnimplemented    fetch_recompute with heads that stream, or from activations with INT8;
-//                           fetch_hybrid with these, with fetch_recompute, or with spans.
+//         kUnimplemented    of several: fetch_recompute with heads that stream, or from activations
+//                           with INT8; fetch_hybrid with heads that stream, INT8, fetch_recompute,
+//                           or spans.
 absl::Status CheckPolicies(const ClusterConfig& config);
 
 // The configuration with this one of its policies alone, and without the keys of `fetch` that

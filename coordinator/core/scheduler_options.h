@@ -44,7 +44,7 @@ struct MemoryNodeShare {
   uint64_t arena = 0;
   double bandwidth_bytes_per_second = 0;  // Measured by the node at start; relative size matters.
   SpillShare spill;
-  // The form of K and V in its slots. Nothing: sequences of every path live there.
+  // The form of K and V in its slots. Nothing: sequences of every form live there.
   std::optional<KvForm> form;
   // The paths of sequences that live there. Empty: all whose form it has.
   plan::AttentionPaths paths = {};
