@@ -37,7 +37,7 @@ class SimTier {
   // The first `skip` tokens that were written are passed over.
   void BeginIn(uint64_t spill, uint32_t node, uint32_t skip, SimPlaces places,
                std::vector<SimSlot>& arena);
-  // On all nodes.
+  // The spill is dropped on all nodes.
   void Drop(uint64_t spill);
 
   // Where a move of the spill is under way.
