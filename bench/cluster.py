@@ -28,6 +28,7 @@ POLL_SECONDS = 0.003
 LOOK_SECONDS = 0.05  # While prompts are measured: a look takes a millisecond and more of the cores that compute them.
 SEQUENCE_TOKENS_MAX = 8192
 ANSWER_TOKENS_MAX = 6000  # More than is needed: a load is ended when it has been measured.
+LANES_MOST = 16
 REMOTE_ANSWER_TOKENS = 2000  # The limit of a cluster that was started elsewhere is not known here.
 ANY_PORT = "127.0.0.1:0"
 PART = re.compile(r'lamina_part_seconds_total\{node="([^"]+)",role="[^"]+",part="([^"]+)"\}')
@@ -146,6 +147,16 @@ class Running:
             tokens = self.tokens_generated()
         return time.monotonic(), tokens
 
+    def whole_steps_end(self, tokens_before, rows):
+        """step_end(), with as many steps of each of so many rows since `tokens_before`. Lanes end a step one after the other: between the end of one
+        lane and that of another there is a step more of some rows, of two long steps half as much again. Rows that take turns have no such end."""
+        first = end, tokens = self.step_end()
+        for _ in range(LANES_MOST):
+            if rows == 0 or (tokens - tokens_before) % rows == 0:
+                return end, tokens
+            end, tokens = self.step_end()
+        return first
+
     def stretch(self, seconds):
         """From the end of one step to that of another."""
         begin, tokens_before = self.step_end()
@@ -154,7 +165,7 @@ class Running:
         rows, context = self.in_lanes()
         time.sleep(seconds / 2)
         after, parts_end = self.part_seconds(), time.monotonic()
-        end, tokens_after = self.step_end()
+        end, tokens_after = self.whole_steps_end(tokens_before, rows)
         return Stretch((tokens_after - tokens_before) / (end - begin),
                        {part: (spent - before.get(part, 0.0)) / (parts_end - parts_begin)
                         for part, spent in after.items()}, context, rows)

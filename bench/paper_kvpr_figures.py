@@ -71,6 +71,7 @@ def figure7(bench, models=("OPT-6.7B", "OPT-13B"), prompts=(128, 256, 512), answ
         found = {}
         for name, percent in (("full", 0), ("split", "auto")):
             with bench.resident(model, percent, transport) as running:
+                shared.learn_times(running, LATENCY_ROWS, min(prompts))
                 for prompt in prompts:
                     found[name, prompt] = generate(running, LATENCY_ROWS, prompt, marks)
         for prompt in prompts:
@@ -100,6 +101,7 @@ def figure6(bench, models=tuple(MODELS), prompts=(256, 512, 1024), answers=(32, 
         found = {}
         for name, percent in (("full", 0), ("split", "auto")):
             with bench.streamed(model, percent, bandwidth, LANES) as running:
+                shared.learn_times(running, COLUMN_ROWS, min(prompts) // SHORTER)
                 for prompt in prompts:
                     found[name, prompt] = generate(running, COLUMN_ROWS, prompt // SHORTER, marks)
                 for rows in batches:
@@ -204,6 +206,7 @@ def figure12(bench, prompt=256, marks=(1, 4, 8, 12, 16, 20, 24, 28, 32)):
     shape = MODELS[SMALLEST]
     points = []
     with bench.resident(SMALLEST, "auto", transport) as running:
+        shared.learn_times(running, LATENCY_ROWS, prompt)
         shared.all_decoding(running, LATENCY_ROWS, prompt)
         _, begin = running.step_end()
         context = running.context_tokens() / LATENCY_ROWS

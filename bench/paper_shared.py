@@ -255,6 +255,14 @@ def all_decoding(running, rows, context):
     return time.monotonic() - begin
 
 
+def learn_times(running, rows, context):
+    """A load until the split goes by measured times: the nodes measure as the epoch begins, and the coordinator has it with their next report."""
+    all_decoding(running, rows, context)
+    while "not measured yet" in running.status().get("fetch_choice", ""):
+        time.sleep(cluster.POLL_SECONDS)
+    running.end_load()
+
+
 def until_each_has(running, rows, begin, tokens, mark):
     """Seconds in which each row got `mark` tokens behind so many at `begin`, and the tokens then. Short steps may go by unseen; tokens of lanes
     come in a burst, of which the same lane ends the first step and the last."""

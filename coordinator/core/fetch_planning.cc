@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "cost/recompute_layer.h"
 #include "plan/fetch_pieces.h"
 #include "policy/fetch_recompute.h"
@@ -13,6 +14,10 @@
 
 namespace lamina::core {
 namespace {
+
+// Activations are a message more for each layer, and one more is stored for each token, which no
+// profile counts. A split that gains less than this share of a layer is not worth these.
+constexpr double kGainLeast = 0.02;
 
 class FetchAll final : public FetchPlanning {
  public:
@@ -55,6 +60,12 @@ class FetchRecompute final : public FetchPlanning {
     const uint64_t tile = uint64_t{plan::kFetchTile} * step.sequences;  // One of each.
     const policy::RecomputeSplit split =
         policy::BestRecomputeSplit(profile, step.tokens, come, std::max<uint64_t>(1, tile));
+    if (const double gain =
+            1 - split.seconds / cost::RecomputeLayerSeconds(profile, tokens, 0, come);
+        split.recomputed > 0 && gain < kGainLeast) {
+      return {.why = absl::StrFormat("%s; the best split would save %.1f%% of a layer",
+                                     policy::DescribeRecompute(profile, 0), 100 * gain)};
+    }
     return {
         .recomputed = UnitsOf(split.recomputed, step.tokens, tile),
         .why = policy::DescribeRecompute(profile, static_cast<double>(split.recomputed) / tokens)};

@@ -332,6 +332,22 @@ class TraceTest(unittest.TestCase):
             trace.begin(running, self.ARGUMENTS)
         self.assertEqual(started.call_args[0][0][-2:], ["--output-tokens", "4096"])
 
+    def test_a_stretch_has_whole_steps_of_all_lanes(self):
+        """Two lanes of four rows end steps of 1 s within 10 ms: from the end of the second lane to that of the first there are 12 tokens in 2 s."""
+        running = cluster.Running("here")
+        ends = iter([(10.01, 108), (12.0, 120), (12.01, 124)])
+        running.step_end = lambda: next(ends)
+        running.part_seconds, running.in_lanes = dict, lambda: (8, 4096)
+        with mock.patch.object(cluster.time, "sleep"):
+            self.assertAlmostEqual(running.stretch(2).tokens_per_second, 8)
+        self.assertEqual(next(ends, "none left"), "none left")
+
+    def test_rows_that_take_turns_end_at_the_first_step(self):
+        running = cluster.Running("here")
+        ends = iter([(11.0, 3)] + [(12.0 + step, 5 + 8 * step) for step in range(cluster.LANES_MOST)])
+        running.step_end = lambda: next(ends)
+        self.assertEqual(running.whole_steps_end(0, 8), (11.0, 3))
+
     def test_a_rate_is_that_between_ends_of_steps(self):
         ends = iter([(10.0, 160), (12.5, 660)])
         with mock.patch.object(trace.time, "sleep"):

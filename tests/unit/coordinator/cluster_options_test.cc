@@ -113,6 +113,14 @@ TEST(EngineOptionsOfTest, RecomputationIsAPathOfItsOwn) {
   EXPECT_THAT(planning->Plan(step, streamed).why, HasSubstr("and the layer's weights 4e+08 us"));
   step.lanes = 2;
   EXPECT_EQ(planning->Plan(step, streamed).recomputed, 480u * plan::kRecomputeUnit / 1000);
+  // Activations would save half of K and V, 2.4% of a layer, or 1.0% with more weights.
+  step.lanes = 1;
+  streamed.weights_seconds = 20'000;
+  EXPECT_EQ(planning->Plan(step, streamed).recomputed, plan::kRecomputeUnit);
+  streamed.weights_seconds = 50'000;
+  EXPECT_EQ(planning->Plan(step, streamed).recomputed, 0u);
+  EXPECT_THAT(planning->Plan(step, streamed).why,
+              HasSubstr("; the best split would save 1.0% of a layer"));
   // Whole tiles of each sequence: 64 of 100 tokens, or 48 where attention of a token takes 0.1 s
   // and dense layers 16 s and 3 s a row.
   const auto made_of_100 = [](const core::FetchShare& made) {
