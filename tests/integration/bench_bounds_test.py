@@ -302,7 +302,7 @@ class FloorTest(unittest.TestCase):
         running = contextlib.nullcontext(mock.Mock())
         with mock.patch.object(floor, "program", lambda _: "false"), mock.patch.object(cluster, "Cluster", lambda **_: running), \
                 contextlib.redirect_stdout(io.StringIO()) as out:
-            self.assertEqual(peer_systems.lamina("local", [(1, 1024)], None, self.LIMITS), {})
+            self.assertEqual(peer_systems.lamina("local", [(1, 1024)], mock.Mock(), self.LIMITS), {})
         self.assertIn("local gave up: lamina-bench-bounds ended with exit status 1", out.getvalue())
 
     def test_a_point_is_judged_and_written(self):
