@@ -26,6 +26,7 @@
 #include "kernels/cpu/pair_tiles.h"
 #include "kernels/cpu/panel_weights.h"
 #include "kernels/cpu/row_kernels.h"
+#include "kernels/cpu/task_shares.h"
 #include "kernels/cpu/tile_products.h"
 #include "kernels/work_cuts.h"
 
@@ -135,6 +136,10 @@ constexpr size_t kWidenedSteps = 4 * PanelWeights::kStepsTogether;
 // Fewer rows have few sums, and all that counts there is how weights are read.
 constexpr size_t kGatedRowsMin = 9;
 
+// So few rows wait for weights, and each thread reads panels that lie next to each other. More of
+// them compute, and what counts is that threads end together.
+constexpr size_t kRowsInShares = 64;
+
 // Features that one thread looks up: some 1 us each where they come from memory. Fewer of them wake
 // no other thread.
 constexpr size_t kLookUpsEach = 16;
@@ -152,7 +157,7 @@ class OwnLinearEngine final : public LinearEngine {
   static constexpr size_t kPanelWords = kWidenedSteps * kPanelFeatures;
 
  public:
-  explicit OwnLinearEngine(ThreadPool& pool) : pool_(pool) {
+  explicit OwnLinearEngine(ThreadPool& pool) : pool_(pool), shares_(pool.threads()) {
     for (size_t worker = 0; worker < pool.threads(); ++worker) {
       sums_.push_back(hwy::AllocateAligned<float>(2 * kPanelSums));
       LAMINA_CHECK(sums_.back() != nullptr);
@@ -210,8 +215,10 @@ class OwnLinearEngine final : public LinearEngine {
     tasks_.clear();
     TakeInputs(products);
     work_.clear();
+    size_t rows_max = 0;
     for (const EngineProduct& product : products) {
       work_.push_back({product.in.rows, product.in.cols, product.out.cols});
+      rows_max = std::max(rows_max, product.in.rows);
     }
     const DenseCut cut = CutDense(work_, kRowsAtOnce, pool_.threads_in_use());
     threads_ = cut.threads;
@@ -219,8 +226,7 @@ class OwnLinearEngine final : public LinearEngine {
     for (size_t i = 0; i < products.size(); ++i) {
       ListTasks(products[i], work_[i], inputs_[i], cut, i + 1 == products.size());
     }
-    const auto body = [&](size_t index, size_t worker) { Run(index, worker); };
-    pool_.Run(tasks_.size(), threads_, std::ref(body));
+    RunTasks(rows_max, [&](size_t index, size_t worker) { Run(index, worker); });
   }
 
   bool MultiplyGated(const GatedProduct& product) override {
@@ -238,10 +244,8 @@ class OwnLinearEngine final : public LinearEngine {
     threads_ = cut->threads;
     in_turn_ = 2;
     ListGated(product, inputs_[0], *cut);
-    const auto body = [&](size_t index, size_t worker) {
-      RunGated(product.activation, index, worker);
-    };
-    pool_.Run(activated_.size(), threads_, std::ref(body));
+    RunTasks(product.in.rows,
+             [&](size_t index, size_t worker) { RunGated(product.activation, index, worker); });
     return true;
   }
 
@@ -372,10 +376,31 @@ class OwnLinearEngine final : public LinearEngine {
     });
   }
 
+  // Calls body(index, worker) for all tasks, or each in_turn_ of them.
+  template <class Body>
+  void RunTasks(size_t rows_max, const Body& body) {
+    const size_t count = tasks_.size() / in_turn_;
+    in_shares_ = rows_max <= kRowsInShares;
+    if (!in_shares_) {
+      return pool_.Run(count, threads_, std::ref(body));
+    }
+    shares_.Begin(count, threads_);
+    const auto run_share = [&](size_t share, size_t worker) {
+      shares_.RunShare(share, [&](size_t index) {
+        body(index, worker);
+        pool_.CountStep(worker);
+      });
+    };
+    pool_.Run(threads_, threads_, std::ref(run_share));
+  }
+
   // The task that the worker of this one will probably take next.
   size_t Next(size_t index) const {
     const size_t behind = index + 1;
-    return behind % in_turn_ != 0 ? behind : behind + in_turn_ * (threads_ - 1);
+    if (behind % in_turn_ != 0 || (in_shares_ && !shares_.Begins(behind / in_turn_))) {
+      return behind;
+    }
+    return in_shares_ ? tasks_.size() : behind + in_turn_ * (threads_ - 1);
   }
 
   // What the worker will probably multiply next, if it is as long; else null.
@@ -500,7 +525,8 @@ class OwnLinearEngine final : public LinearEngine {
 
   // Whether the worker has probably asked for some of the task's blocks with its task before.
   bool AskedFor(size_t index) const {
-    return in_turn_ == 1 && index >= threads_ && BlocksAhead(index - threads_) != nullptr;
+    return in_turn_ == 1 && in_shares_ && !shares_.Begins(index) &&
+           BlocksAhead(index - 1) != nullptr;
   }
 
   void MultiplyPanel(const Task& task, size_t index, MatrixView<float> out, size_t worker) const {
@@ -537,6 +563,8 @@ class OwnLinearEngine final : public LinearEngine {
   std::vector<ActivationView> activated_;  // What gated tasks make, of two of tasks_ each.
   size_t threads_ = 1;                     // That take the tasks.
   size_t in_turn_ = 1;                     // Tasks that one of them runs one after the other.
+  bool in_shares_ = false;                 // Whether each of them takes neighbours,
+  TaskShares shares_;                      // of which these are left.
   // [workers][2][rows at once x 64]: sums on their way to where they go.
   std::vector<hwy::AlignedFreeUniquePtr<float[]>> sums_;
   std::vector<hwy::AlignedFreeUniquePtr<uint32_t[]>> scratch_;  // [workers][2][steps x 64]; blocks.
