@@ -28,6 +28,7 @@
 #include "kernels/cpu/row_kernels.h"
 #include "kernels/cpu/task_shares.h"
 #include "kernels/cpu/tile_products.h"
+#include "kernels/cpu/weight_memory.h"
 #include "kernels/work_cuts.h"
 
 namespace lamina::kernels::cpu {
@@ -139,6 +140,10 @@ constexpr size_t kGatedRowsMin = 9;
 // So few rows wait for weights, and each thread reads panels that lie next to each other. More of
 // them compute, and what counts is that threads end together.
 constexpr size_t kRowsInShares = 64;
+
+// Weights that take more together come from memory when their turn comes again. Few last caches
+// have more for the cores that share them, whatever the system of a guest says of its own.
+constexpr uint64_t kCachedBytes = uint64_t{32} << 20;
 
 // Features that one thread looks up: some 1 us each where they come from memory. Fewer of them wake
 // no other thread.
@@ -529,6 +534,7 @@ class OwnLinearEngine final : public LinearEngine {
     const uint32_t* const ahead = Ahead(index);
     const size_t steps = task.weights->steps();
     uint32_t* const scratch = task.weights->widens() ? scratch_[worker].get() : nullptr;
+    const bool from_memory = scratch == nullptr && WeightMemory::AllBytes() > kCachedBytes;
     for (size_t first = 0; first < steps;) {
       const size_t count = std::min(StepsAtOnce(task), steps - first);
       const PanelWords words = task.weights->Words(task.part, first, count, scratch);
@@ -536,6 +542,7 @@ class OwnLinearEngine final : public LinearEngine {
                             .strip_words = words.strip_words,
                             .strips = task.part.strips,
                             .next = ahead == nullptr ? nullptr : ahead + first * kPanelFeatures,
+                            .from_memory = from_memory,
                             .steps = count,
                             .in = task.in.data + first * kInputsPerStep,
                             .in_stride = task.in.stride,
