@@ -28,6 +28,8 @@
 #include "kernels/cpu/panel_arithmetic.h"
 #include "kernels/cpu/panel_weights.h"
 #include "kernels/cpu/row_kernels.h"
+#include "kernels/cpu/task_shares.h"
+#include "kernels/cpu/weight_memory.h"
 #include "kernels/work_cuts.h"
 
 namespace lamina::kernels::cpu {
@@ -41,6 +43,14 @@ constexpr size_t kWidenedSteps = 4 * PanelWeights::kStepsTogether;
 
 // Fewer rows have few sums, and all that counts there is how weights are read.
 constexpr size_t kGatedRowsMin = 9;
+
+// So few rows wait for weights, and each thread reads panels that lie next to each other. More of
+// them compute, and what counts is that threads end together.
+constexpr size_t kRowsInShares = 64;
+
+// Weights that take more together come from memory when their turn comes again. Few last caches
+// have more for the cores that share them, whatever the system of a guest says of its own.
+constexpr uint64_t kCachedBytes = uint64_t{32} << 20;
 
 // Features that one thread looks up: some 1 us each where they come from memory. Fewer of them wake
 // no other thread.
@@ -60,7 +70,7 @@ class OwnLinearEngine final : public LinearEngine {
   static_assert(Arithmetic::kGatedRows == 0 || !Arithmetic::kNoBias);
 
  public:
-  explicit OwnLinearEngine(ThreadPool& pool) : pool_(pool) {
+  explicit OwnLinearEngine(ThreadPool& pool) : pool_(pool), shares_(pool.threads()) {
     for (size_t worker = 0; worker < pool.threads(); ++worker) {
       sums_.push_back(hwy::AllocateAligned<float>(2 * kPanelSums));
       LAMINA_CHECK(sums_.back() != nullptr);
@@ -118,8 +128,10 @@ class OwnLinearEngine final : public LinearEngine {
     tasks_.clear();
     TakeInputs(products);
     work_.clear();
+    size_t rows_max = 0;
     for (const EngineProduct& product : products) {
       work_.push_back({product.in.rows, product.in.cols, product.out.cols});
+      rows_max = std::max(rows_max, product.in.rows);
     }
     const DenseCut cut = CutDense(work_, kRowsAtOnce, pool_.threads_in_use());
     threads_ = cut.threads;
@@ -127,8 +139,7 @@ class OwnLinearEngine final : public LinearEngine {
     for (size_t i = 0; i < products.size(); ++i) {
       ListTasks(products[i], work_[i], inputs_[i], cut, i + 1 == products.size());
     }
-    const auto body = [&](size_t index, size_t worker) { Run(index, worker); };
-    pool_.Run(tasks_.size(), threads_, std::ref(body));
+    RunTasks(rows_max, [&](size_t index, size_t worker) { Run(index, worker); });
   }
 
   bool MultiplyGated(const GatedProduct& product) override {
@@ -146,10 +157,8 @@ class OwnLinearEngine final : public LinearEngine {
     threads_ = cut->threads;
     in_turn_ = 2;
     ListGated(product, inputs_[0], *cut);
-    const auto body = [&](size_t index, size_t worker) {
-      RunGated(product.activation, index, worker);
-    };
-    pool_.Run(activated_.size(), threads_, std::ref(body));
+    RunTasks(product.in.rows,
+             [&](size_t index, size_t worker) { RunGated(product.activation, index, worker); });
     return true;
   }
 
@@ -280,10 +289,31 @@ class OwnLinearEngine final : public LinearEngine {
     });
   }
 
+  // Calls body(index, worker) for all tasks, or each in_turn_ of them.
+  template <class Body>
+  void RunTasks(size_t rows_max, const Body& body) {
+    const size_t count = tasks_.size() / in_turn_;
+    in_shares_ = rows_max <= kRowsInShares;
+    if (!in_shares_) {
+      return pool_.Run(count, threads_, std::ref(body));
+    }
+    shares_.Begin(count, threads_);
+    const auto run_share = [&](size_t share, size_t worker) {
+      shares_.RunShare(share, [&](size_t index) {
+        body(index, worker);
+        pool_.CountStep(worker);
+      });
+    };
+    pool_.Run(threads_, threads_, std::ref(run_share));
+  }
+
   // The task that the worker of this one will probably take next.
   size_t Next(size_t index) const {
     const size_t behind = index + 1;
-    return behind % in_turn_ != 0 ? behind : behind + in_turn_ * (threads_ - 1);
+    if (behind % in_turn_ != 0 || (in_shares_ && !shares_.Begins(behind / in_turn_))) {
+      return behind;
+    }
+    return in_shares_ ? tasks_.size() : behind + in_turn_ * (threads_ - 1);
   }
 
   // What the worker will probably multiply next, if it is as long; else null.
@@ -418,7 +448,6 @@ class OwnLinearEngine final : public LinearEngine {
       if (few.multiply != nullptr && task.in.rows <= kFewBlockRows) {
         few.multiply({.panel = few.panel,
                       .next = BlocksAhead(index),
-                      .asked = AskedFor(index),
                       .strip = task.part.strip,
                       .strips = task.part.strips,
                       .steps = task.weights->steps(),
@@ -444,11 +473,6 @@ class OwnLinearEngine final : public LinearEngine {
     return tasks_[next].weights->FewRowsOf(tasks_[next].part.panel).panel;
   }
 
-  // Whether the worker has probably asked for some of the task's blocks with its task before.
-  bool AskedFor(size_t index) const {
-    return in_turn_ == 1 && index >= threads_ && BlocksAhead(index - threads_) != nullptr;
-  }
-
   void MultiplyPanel(const Task& task, size_t index, MatrixView<float> out, size_t worker) const {
     if (MultiplyAsItLies(task, index, out)) {
       return;
@@ -456,6 +480,7 @@ class OwnLinearEngine final : public LinearEngine {
     const uint32_t* const ahead = Ahead(index);
     const size_t steps = task.weights->steps();
     uint32_t* const scratch = task.weights->widens() ? scratch_[worker].get() : nullptr;
+    const bool from_memory = scratch == nullptr && WeightMemory::AllBytes() > kCachedBytes;
     for (size_t first = 0; first < steps;) {
       const size_t count = std::min(StepsAtOnce(task), steps - first);
       const PanelWords words = task.weights->Words(task.part, first, count, scratch);
@@ -463,6 +488,7 @@ class OwnLinearEngine final : public LinearEngine {
                             .strip_words = words.strip_words,
                             .strips = task.part.strips,
                             .next = ahead == nullptr ? nullptr : ahead + first * kPanelFeatures,
+                            .from_memory = from_memory,
                             .steps = count,
                             .in = task.in.data + first * kInputsPerStep,
                             .in_stride = task.in.stride,
@@ -483,6 +509,8 @@ class OwnLinearEngine final : public LinearEngine {
   std::vector<ActivationView> activated_;  // What gated tasks make, of two of tasks_ each.
   size_t threads_ = 1;                     // That take the tasks.
   size_t in_turn_ = 1;                     // Tasks that one of them runs one after the other.
+  bool in_shares_ = false;                 // Whether each of them takes neighbours,
+  TaskShares shares_;                      // of which these are left.
   // [workers][2][rows at once x 64]: sums on their way to where they go.
   std::vector<hwy::AlignedFreeUniquePtr<float[]>> sums_;
   std::vector<hwy::AlignedFreeUniquePtr<uint32_t[]>> scratch_;  // [workers][2][steps x 64]; blocks.
