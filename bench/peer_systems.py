@@ -102,7 +102,7 @@ def lamina(name, points, arguments, limits):
     """{point: Figures}; without the points of a cluster that fails."""
     local = name.startswith("local")
     keys = {"lanes": "auto" if local else arguments.lanes, "capacity": CAPACITY, "compute_cores": "0" if name == "lamina" else CORES,
-            "weights": "bf16" if name == "local_bf16" else None}
+            "weights": "bf16" if name == "local_bf16" else None, "chunk_tokens": arguments.chunk_tokens}
     found = {}
     for together in [[point] for point in points] if name == "auto" else [points]:
         try:

@@ -158,6 +158,7 @@ def main():
     parser.add_argument("--systems", type=systems, default=list(USUAL),
                         help=f"which to run, of {','.join(SYSTEMS)} (default {','.join(USUAL)})")
     parser.add_argument("--lanes", default="2", help="of `lamina` and `auto`: a number or auto (default 2)")
+    parser.add_argument("--chunk-tokens", type=int, default=512, help="prefill.chunk_tokens of ours (default 512, as of a cluster that says nothing)")
     usual = vllm_dtype(processor.machine_class())
     parser.add_argument("--vllm-dtype", default=usual, help=f"bfloat16, or float32 where processors do not multiply it (default here {usual})")
     cluster.add_server(parser)

@@ -4,7 +4,8 @@
 // the machine needs for it: a memcpy into shared memory and one cache line back and forth; over
 // ucx:// against the least that UCX needs, two puts with a fence between. And the bandwidth of many
 // puts after each other: from one place to another, which stay in the last cache, and with
-// --source-mib from place after place of memory that is larger than any cache.
+// --source-mib from place after place of memory that is larger than any cache, alone and while the
+// peer reads as much memory, as a compute node reads its weights.
 //
 // Both are taken in turns, the best of several rounds, because other work on the machine disturbs
 // them. With both processes on one core the bare version yields while it waits, or it would wait
@@ -70,6 +71,11 @@ constexpr uint32_t kIdlePeers = 64;
 constexpr uint32_t kStreamWord = kIdlePeers + 1;
 constexpr std::array<size_t, 3> kStreamSizes = {4 << 10, 64 << 10, 1 << 20};
 constexpr size_t kMiB = 1 << 20;
+// What a peer that reads takes at a time, and how far apart the words are of which it adds one of
+// each cache line.
+constexpr size_t kReadWords = (64 << 10) / sizeof(uint64_t);
+constexpr size_t kWordsOfLine = 64 / sizeof(uint64_t);
+constexpr Nanos kAwaitMax = Seconds(20);
 constexpr size_t kMiBMax = size_t{1} << 20;  // What options may ask for: 1 TiB.
 constexpr absl::string_view kUcx = "ucx://";
 
@@ -80,9 +86,18 @@ struct alignas(64) BareWord {
 struct BareLink {
   std::array<BareWord, 2> words;
   std::array<BareWord, 2> steps;  // Raised at every rendezvous, by yielding waiters.
+  BareWord read_bytes;            // By side 1, while it waited, over all streams.
   std::array<std::array<char, 4096>, 2> descriptors;
   std::array<size_t, 2> descriptor_bytes;
   alignas(64) std::array<std::array<std::byte, kBytesMax>, 2> bytes;
+};
+
+// What side 1 does while a stream comes.
+enum class PeerWork { kWaits, kReadsMemory };
+
+struct StreamRates {
+  double put = 0;   // Bytes a second.
+  double read = 0;  // By the peer, at the same time.
 };
 
 // One of the two processes; side 0 measures, and has what streams walk through at its end.
@@ -93,7 +108,8 @@ class Side {
         side_(side),
         transport_(MakeTransport(options.uri).value()),
         source_(side == 0 ? std::max(kBytesMax, options.source_mib * kMiB) : kBytesMax,
-                std::byte{1}) {
+                std::byte{1}),
+        read_(side == 0 ? 0 : options.source_mib * kMiB / sizeof(uint64_t), 1) {
     const size_t window = options.source_mib > 0 ? options.window_mib * kMiB : 0;
     region_ = transport_
                   ->CreateRegion({.name = "bench",
@@ -158,11 +174,13 @@ class Side {
   // Bytes a second from side 0 to side 1, until the last of `messages` has been answered. The last
   // alone carries a signal, as ucx_perftest has it. All go from one place to another, or they walk:
   // each begins where the one before ended, in the source and in the target, over all calls.
-  // Requires: `bytes` divides both, where they walk.
-  double Stream(size_t bytes, int messages, bool walks = false) {
+  // Requires: `bytes` divides both, where they walk; --source-mib, where the peer reads.
+  StreamRates Stream(size_t bytes, int messages, bool walks = false,
+                     PeerWork peer = PeerWork::kWaits) {
     const uint64_t first = streamed_ + 1;
     streamed_ += static_cast<uint64_t>(messages);
     Meet();
+    const uint64_t read_before = link_.read_bytes.value.load(std::memory_order_acquire);
     const Nanos start = RealClock().Now();
     if (side_ == 0) {
       for (uint64_t value = first; value <= streamed_;) {
@@ -182,12 +200,18 @@ class Side {
       }
       AwaitWord(kStreamWord, streamed_);
     } else {
-      AwaitWord(kStreamWord, streamed_);
+      if (peer == PeerWork::kReadsMemory) {
+        ReadUntil(kStreamWord, streamed_);
+      } else {
+        AwaitWord(kStreamWord, streamed_);
+      }
       const SignalUpdate signal = {.word = kStreamWord, .value = streamed_};
       LAMINA_CHECK(transport_->Put(*remote_, 0, {}, &signal).ok());
     }
-    const Nanos took = RealClock().Now() - start;
-    return static_cast<double>(bytes) * messages / static_cast<double>(took) * 1e9;
+    const double took = ToSeconds(RealClock().Now() - start);
+    const uint64_t read = link_.read_bytes.value.load(std::memory_order_acquire) - read_before;
+    return {.put = static_cast<double>(bytes) * messages / took,
+            .read = static_cast<double>(read) / took};
   }
 
   // Nanoseconds to look at one idle word, among 64 before one that holds. Side 1 raises that one.
@@ -224,7 +248,23 @@ class Side {
   void AwaitWord(uint32_t word, uint64_t value) {
     const std::array come = {SignalCondition{.word = word, .at_least = value}};
     LAMINA_CHECK(
-        transport_->Wait(*region_, come, {.deadline = RealClock().Now() + Seconds(20)}).ok());
+        transport_->Wait(*region_, come, {.deadline = RealClock().Now() + kAwaitMax}).ok());
+  }
+
+  // As above, and reads memory meanwhile.
+  void ReadUntil(uint32_t word, uint64_t value) {
+    const Nanos deadline = RealClock().Now() + kAwaitMax;
+    while (region_->LoadSignal(word) < value) {
+      LAMINA_CHECK(RealClock().Now() < deadline);
+      uint64_t sum = 0;
+      for (size_t i = 0; i < kReadWords; i += kWordsOfLine) {
+        sum += read_[read_at_ + i];
+      }
+      LAMINA_CHECK(sum == kReadWords / kWordsOfLine);  // So that nothing is left out.
+      read_at_ = (read_at_ + kReadWords) % read_.size();
+      link_.read_bytes.value.fetch_add(kReadWords * sizeof(uint64_t), std::memory_order_release);
+      transport_->Progress();
+    }
   }
 
   template <typename Send, typename Receive>
@@ -247,6 +287,8 @@ class Side {
   const size_t side_;
   const std::unique_ptr<Transport> transport_;
   const std::vector<std::byte> source_;
+  const std::vector<uint64_t> read_;  // What a peer reads that does.
+  size_t read_at_ = 0;                // Its next word.
   std::unique_ptr<Region> region_;
   std::unique_ptr<RemoteRegion> remote_;
   std::unique_ptr<UcpPeer> ucp_;  // Over ucx:// only.
@@ -307,23 +349,40 @@ nlohmann::json Measure(Side& side, size_t core_of_peer, bool same_core, const Op
   return rows;
 }
 
+// In a round of a walk: no fewer than fill the window, so that a cache holds back little of what is
+// written.
+int WalkMessagesFor(size_t bytes, bool same_core, const Options& options) {
+  return options.messages > 0 ? options.messages
+                              : std::max(MessagesFor(bytes, same_core, options),
+                                         static_cast<int>(options.window_mib * kMiB / bytes));
+}
+
 // Streams from memory that is in no cache, for the walk comes back to a place behind all others.
+// The peer reads in every second one, unless it has no core of its own.
 nlohmann::json Walk(Side& side, bool same_core, const Options& options) {
   // Each page of the target is there before the first measurement.
   side.Stream(kBytesMax, static_cast<int>(options.window_mib * kMiB / kBytesMax), /*walks=*/true);
   nlohmann::json rows = nlohmann::json::array();
   // From large to small, so that each begins at a multiple of its size.
   for (auto bytes = kStreamSizes.rbegin(); bytes != kStreamSizes.rend(); ++bytes) {
+    const int messages = WalkMessagesFor(*bytes, same_core, options);
     double best = 0;
+    StreamRates next_to_reads;
     for (int round = 0; round < options.rounds; ++round) {
-      best = std::max(best,
-                      side.Stream(*bytes, MessagesFor(*bytes, same_core, options), /*walks=*/true));
+      best = std::max(best, side.Stream(*bytes, messages, /*walks=*/true).put);
+      if (!same_core) {
+        const StreamRates rates =
+            side.Stream(*bytes, messages, /*walks=*/true, PeerWork::kReadsMemory);
+        next_to_reads = rates.put > next_to_reads.put ? rates : next_to_reads;
+      }
     }
     rows.push_back({{"cores", same_core ? "one" : "two"},
                     {"walk_bytes", *bytes},
                     {"source_mib", options.source_mib},
                     {"window_mib", options.window_mib},
-                    {"walk_bytes_per_second", best}});
+                    {"walk_bytes_per_second", best},
+                    {"walk_next_to_reads_bytes_per_second", next_to_reads.put},
+                    {"peer_reads_bytes_per_second", next_to_reads.read}});
   }
   return rows;
 }
@@ -351,7 +410,7 @@ nlohmann::json RunPair(int core_of_peer, const Options& options) {
     for (const size_t bytes : kStreamSizes) {
       double best = 0;
       for (int round = 0; round < options.rounds; ++round) {
-        best = std::max(best, side.Stream(bytes, MessagesFor(bytes, same_core, options)));
+        best = std::max(best, side.Stream(bytes, MessagesFor(bytes, same_core, options)).put);
       }
       rows.push_back({{"cores", same_core ? "one" : "two"},
                       {"stream_bytes", bytes},

@@ -59,6 +59,10 @@ void AddCommands(CLI::App& app, Invocation& invocation) {
 int Main(int argc, char** argv) {
   KeepStandardStreams(argv);
   LookUpNamesAsTheSystemDoes();
+  // See: https://no-color.org
+  if (const char* plain = std::getenv("NO_COLOR"); plain != nullptr && *plain != '\0') {
+    Terminal::LeaveColoursOut();
+  }
   Interrupts interrupts;
   Invocation invocation = {.version = LAMINA_VERSION, .interrupts = &interrupts};
   if (const char* server = std::getenv("LAMINA_SERVER"); server != nullptr && *server != '\0') {

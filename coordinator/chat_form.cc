@@ -78,6 +78,13 @@ Json TypedParts(const Json& parts) {
   return out;
 }
 
+// Some servers and clients write so a call of a function that takes nothing.
+bool AreNone(const Json& arguments) {
+  return arguments.is_null() ||
+         (arguments.is_string() &&
+          absl::StripAsciiWhitespace(arguments.get_ref<const std::string&>()).empty());
+}
+
 // Most templates write the arguments of a call with tojson.
 absl::Status ReadArguments(const CallForm& form, absl::string_view what, Json* message) {
   if (!message->contains("tool_calls") || !(*message)["tool_calls"].is_array()) {
@@ -89,6 +96,9 @@ absl::Status ReadArguments(const CallForm& form, absl::string_view what, Json* m
       continue;
     }
     Json& arguments = call["function"]["arguments"];
+    if (AreNone(arguments)) {
+      arguments = Json::object();
+    }
     if (form.text_arguments && !arguments.is_string()) {
       arguments = Dump(arguments);
     } else if (!form.text_arguments && arguments.is_string()) {

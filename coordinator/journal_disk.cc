@@ -77,6 +77,7 @@ class JournalFile final : public JournalDisk {
   explicit JournalFile(std::string path) : path_(std::move(path)) {}
 
   absl::StatusOr<std::string> Read() override {
+    LAMINA_RETURN_IF_ERROR(CheckKind());
     LAMINA_RETURN_IF_ERROR(Lock());
     const OpenFile file(open(path_.c_str(), O_RDONLY | O_CLOEXEC));
     if (!file.is_open() && errno == ENOENT) {
@@ -157,6 +158,17 @@ class JournalFile final : public JournalDisk {
     }
     lock_ = std::move(lock);
     return absl::OkStatus();
+  }
+
+  // Replace() would put a regular file in the place of a device, and a pipe is read for ever.
+  absl::Status CheckKind() const {
+    struct stat status = {};
+    if (stat(path_.c_str(), &status) != 0) {
+      return errno == ENOENT ? absl::OkStatus() : Failed("stat", path_);
+    }
+    return S_ISREG(status.st_mode)
+               ? absl::OkStatus()
+               : absl::FailedPreconditionError(absl::StrCat(path_, " is no regular file"));
   }
 
   const std::string path_;

@@ -19,7 +19,7 @@ class JournalDisk {
  public:
   virtual ~JournalDisk() = default;
   // The whole file; empty where there is none. It is nobody else's for as long as this lives.
-  // Errors: kFailedPrecondition  it is somebody else's.
+  // Errors: kFailedPrecondition  it is somebody else's, or no regular file.
   virtual absl::StatusOr<std::string> Read() = 0;
   // The file has these bytes, and no others, from now on; on error it is as before.
   // Blocks until they are durable.

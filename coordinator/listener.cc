@@ -274,7 +274,13 @@ bool Listener::IsOpen(const std::pair<const int, ino_t>& connection) {
 }
 
 std::optional<Nanos> Listener::SinceLastByte(absl::string_view peer) const {
-  const std::string wanted = absl::StrReplaceAll(peer, {{"%5B", "["}, {"%5D", "]"}});
+  std::string wanted = absl::StrReplaceAll(peer, {{"%5B", "["}, {"%5D", "]"}});
+  // gRPC names the zone of a link-local address, PeerAddress() does not.
+  const size_t zone = wanted.find('%');
+  const size_t end = wanted.find(']');
+  if (end != std::string::npos && zone < end) {
+    wanted.erase(zone, end - zone);
+  }
   const std::lock_guard lock(mutex_);
   for (const auto& connection : open_) {
     if (!IsOpen(connection) || PeerAddress(connection.first) != wanted) {

@@ -48,11 +48,19 @@ absl::Status NodeAdmission::Check(const NodeHello& hello, bool holds_kv) const {
   if (identity.is_memory) {
     LAMINA_RETURN_IF_ERROR(plan::CheckPolicyTimes(identity.policy_times));
     LAMINA_RETURN_IF_ERROR(CheckDevice(identity));
-    // What a policy, a partition or a form makes of tiers was checked with the file alone.
+    // What a policy or a form makes of tiers was checked with the file alone.
     if (identity.spill.capacity_bytes > 0 && !options_.spills) {
       return absl::FailedPreconditionError(absl::StrCat(
           "memory node ", identity.name, " has a spill tier, and no memory node has one in the ",
           "coordinator's cluster file; start it with that file"));
+    }
+    // The file's nodes all have one, but a node may be added to them, or run with another file.
+    if (identity.spill.capacity_bytes == 0 && options_.spills &&
+        options_.partition == Partition::kHead) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          "memory node ", identity.name, " has no spill tier, and the others of its cluster have: ",
+          "partition head spreads each token over all memory nodes, so all of them have one or "
+          "none has; give it a memory.N.spill in its cluster file"));
     }
   }
   return CheckRoom(hello, holds_kv);

@@ -30,7 +30,8 @@ class NodeAdmission {
   // `holds_kv`: whether it does in some epoch.
   // Errors: kFailedPrecondition  another version or model; too little room for what one request may
   //                              need of the node; nothing measured under policy auto; a memory
-  //                              node on a GPU that this cluster's K and V cannot be on.
+  //                              node on a GPU that this cluster's K and V cannot be on, with a
+  //                              spill tier where none has one, or without where all have to.
   //         kInvalidArgument     times under policy auto that cannot be.
   absl::Status Check(const NodeHello& hello, bool holds_kv) const;
 

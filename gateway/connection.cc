@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <boost/asio/buffer.hpp>
+#include <boost/asio/error.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/beast/http/error.hpp>
 #include <boost/beast/http/field.hpp>
@@ -163,6 +164,11 @@ void Connection::Read() {
 
 void Connection::OnRead(const error_code& error, size_t bytes) {
   if (state_ == State::kClosed) {
+    return;
+  }
+  // A client may end its side behind its last request: an answer that is there goes out first.
+  if (error == boost::asio::error::eof && state_ == State::kAnswering && answer_ended_) {
+    close_after_ = true;
     return;
   }
   if (error || bytes == 0) {

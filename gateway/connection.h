@@ -94,7 +94,8 @@ class Connection final : public ResponseWriter, public std::enable_shared_from_t
   std::optional<TimePoint> idle_since() const {
     return state_ == State::kIdle ? std::optional(idle_since_) : std::nullopt;
   }
-  // Closes now, for another connection's sake. Requires: idle.
+  // Closes now, for another connection's sake or the server's end. What it was asked gets no
+  // answer.
   void GiveWay() { Close(); }
 
   void Respond(HttpResponse response) override;

@@ -151,6 +151,7 @@ std::shared_ptr<Connection> Server::Begin(tcp::socket socket, const Connection::
   auto connection = std::make_shared<Connection>(io_, std::move(stream), settings, router,
                                                  [this, &among](const auto& closed) {
                                                    among.erase(closed);
+                                                   awaited_.erase(closed);
                                                    CheckDrained();
                                                  });
   among.insert(connection);
@@ -218,7 +219,9 @@ void Server::Tick() {
 void Server::Drain(std::function<void()> done) {
   draining_ = true;
   drained_ = std::move(done);
-  for (const std::shared_ptr<Connection>& connection : All()) {
+  const std::vector<std::shared_ptr<Connection>> all = All();
+  awaited_.insert(all.begin(), all.end());
+  for (const std::shared_ptr<Connection>& connection : all) {
     connection->Drain();
   }
   CheckDrained();
@@ -232,11 +235,16 @@ std::vector<std::shared_ptr<Connection>> Server::All() const {
 }
 
 void Server::CheckDrained() {
-  if (draining_ && connections_.empty() && turned_away_.empty() && drained_ != nullptr) {
-    acceptors_.Close();
-    ticker_.cancel();
-    asio::post(io_, std::exchange(drained_, nullptr));
+  if (!draining_ || !awaited_.empty() || drained_ == nullptr) {
+    return;
   }
+  std::function<void()> drained = std::exchange(drained_, nullptr);
+  acceptors_.Close();
+  ticker_.cancel();
+  for (const std::shared_ptr<Connection>& newcomer : All()) {
+    newcomer->GiveWay();
+  }
+  asio::post(io_, std::move(drained));
 }
 
 }  // namespace lamina::gateway

@@ -47,7 +47,8 @@ class Server {
   uint16_t port() const { return acceptors_.port(); }
 
   // Lets every request in hand end, then calls `done`. Until then new ones are still read, for the
-  // router to refuse.
+  // router to refuse. Nobody waits for connections that come meanwhile: clients who come again and
+  // again would keep the server for ever.
   void Drain(std::function<void()> done);
 
  private:
@@ -76,6 +77,7 @@ class Server {
   boost::asio::steady_timer ticker_;
   Connections connections_;
   Connections turned_away_;  // Over TLS: those that are told so.
+  Connections awaited_;      // While it drains: those that there were when that began.
   std::function<void()> drained_;
   uint64_t accepts_failed_ = 0;  // Since the log said so.
   std::chrono::steady_clock::time_point tell_from_;

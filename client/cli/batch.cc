@@ -1,19 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // lamina batch: the requests of an OpenAI batch file, many at once, results as they come.
-#include <sys/file.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
 #include <ctime>
 #include <deque>
-#include <filesystem>
-#include <fstream>
 #include <optional>
 #include <set>
-#include <system_error>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
@@ -21,6 +13,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/synchronization/mutex.h"
 #include "client/cli/batch_file.h"
+#include "client/cli/batch_results.h"
 #include "client/cli/command.h"
 #include "client/cli/input.h"
 #include "common/clock.h"
@@ -48,70 +41,6 @@ struct BatchFlags {
   bool strict = false;
   std::string policy;  // For all of them; empty: the cluster's own.
   std::string kv;      // As `policy`.
-};
-
-// The results, appended line by line.
-class ResultFile {
- public:
-  ResultFile() = default;
-  ~ResultFile() {
-    if (file_ != nullptr) {
-      std::fclose(file_);
-    }
-  }
-  ResultFile(const ResultFile&) = delete;
-  ResultFile& operator=(const ResultFile&) = delete;
-
-  // Opens it behind its whole lines, and returns which requests these answer. What is no file, as a
-  // pipe, has none.
-  // Errors: kFailedPrecondition  another command appends to it.
-  absl::StatusOr<std::set<std::string>> Open(const std::string& path) {
-    file_ = std::fopen(path.c_str(), "ab");
-    if (file_ == nullptr) {
-      return Problem(path);
-    }
-    BatchDone done;
-    std::error_code missing;
-    if (std::filesystem::is_regular_file(path, missing)) {
-      // The lock goes with the process. A file system that has none goes without.
-      if (flock(fileno(file_), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
-        return absl::FailedPreconditionError(
-            absl::StrCat(path,
-                         ": another command writes there, as lamina batch does; wait until it "
-                         "has ended, or give another --output"));
-      }
-      std::ifstream results(path, std::ios::binary);
-      if (!results) {
-        return Problem(path);
-      }
-      absl::StatusOr<BatchDone> read = ReadBatchResults(results);
-      if (!read.ok()) {
-        return absl::InvalidArgumentError(absl::StrCat(path, ": ", read.status().message(),
-                                                       "; give another --output, or remove it"));
-      }
-      done = *std::move(read);
-      if (ftruncate(fileno(file_), static_cast<off_t>(done.bytes)) != 0) {
-        return Problem(path);
-      }
-    }
-    return std::move(done.custom_ids);
-  }
-
-  absl::Status Append(const Json& line) {
-    const std::string text =
-        line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
-    if (std::fwrite(text.data(), 1, text.size(), file_) != text.size() || std::fflush(file_) != 0) {
-      return absl::DataLossError(absl::StrCat("cannot write the results: ", std::strerror(errno)));
-    }
-    return absl::OkStatus();
-  }
-
- private:
-  static absl::Status Problem(const std::string& path) {
-    return absl::InvalidArgumentError(absl::StrCat(path, ": ", std::strerror(errno)));
-  }
-
-  std::FILE* file_ = nullptr;
 };
 
 // Keeps `concurrency` requests in flight. Answers come in threads of the client library; results

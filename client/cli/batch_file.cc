@@ -41,24 +41,53 @@ absl::Status NotServed(absl::string_view field) {
 using ReadField = absl::Status (*)(const Json& value, const std::string& name,
                                    BatchRequest* request);
 
+// A decimal that is whole is a whole number, as at the gateway.
 template <typename T>
 absl::Status Number(const Json& value, const std::string& name, std::optional<T>* out) {
-  if (std::is_integral_v<T> ? !value.is_number_unsigned() : !value.is_number()) {
-    return Wrong(name, std::is_integral_v<T> ? "a whole number that is not negative" : "a number");
-  }
   if constexpr (std::is_integral_v<T>) {
-    const auto whole = value.get<uint64_t>();
+    const std::optional<int64_t> exact = client::ExactInteger(value);
+    if (!value.is_number_unsigned() && exact.value_or(-1) < 0) {
+      return Wrong(name, "a whole number that is not negative");
+    }
+    const uint64_t whole =
+        value.is_number_unsigned() ? value.get<uint64_t>() : static_cast<uint64_t>(*exact);
     if (static_cast<T>(whole) != whole) {
       return Wrong(name, absl::StrCat("at most ", std::numeric_limits<T>::max()));
     }
+    *out = static_cast<T>(whole);
+  } else {
+    if (!value.is_number()) {
+      return Wrong(name, "a number");
+    }
+    *out = value.get<T>();
   }
-  *out = value.get<T>();
   return absl::OkStatus();
 }
 
 template <auto member>
 absl::Status ReadNumber(const Json& value, const std::string& name, BatchRequest* request) {
   return Number(value, name, &(request->options.*member));
+}
+
+// vLLM's word for all tokens is -1, as at the gateway.
+absl::Status ReadTopK(const Json& value, const std::string& name, BatchRequest* request) {
+  if (client::ExactInteger(value) == -1) {
+    request->options.top_k = 0;
+    return absl::OkStatus();
+  }
+  return Number(value, name, &request->options.top_k);
+}
+
+// OpenAI's seeds may be negative. -1 is vLLM's word for one that is drawn.
+absl::Status ReadSeed(const Json& value, const std::string& name, BatchRequest* request) {
+  const std::optional<int64_t> exact = client::ExactInteger(value);
+  if (exact.value_or(0) >= 0) {
+    return Number(value, name, &request->options.seed);
+  }
+  if (*exact != -1) {
+    request->options.seed = static_cast<uint64_t>(*exact);
+  }
+  return absl::OkStatus();
 }
 
 absl::Status ReadMessages(const Json& value, const std::string& name, BatchRequest* request) {
@@ -211,12 +240,12 @@ constexpr Field kFields[] = {
     {"early_stopping", ReadLater},
     {"temperature", ReadNumber<&GenerateOptions::temperature>},
     {"top_p", ReadNumber<&GenerateOptions::top_p>},
-    {"top_k", ReadNumber<&GenerateOptions::top_k>},
+    {"top_k", ReadTopK},
     {"min_p", ReadNumber<&GenerateOptions::min_p>},
     {"repetition_penalty", ReadNumber<&GenerateOptions::repetition_penalty>},
     {"presence_penalty", ReadNumber<&GenerateOptions::presence_penalty>},
     {"frequency_penalty", ReadNumber<&GenerateOptions::frequency_penalty>},
-    {"seed", ReadNumber<&GenerateOptions::seed>},
+    {"seed", ReadSeed},
     {"stop", ReadStop},
     {"logit_bias", ReadLogitBias},
     {"ignore_eos", ReadIgnoreEos},

@@ -4,6 +4,14 @@
 #include <unistd.h>
 
 namespace lamina::cli {
+namespace {
+
+bool& WithColours() {
+  static bool with_colours = true;
+  return with_colours;
+}
+
+}  // namespace
 
 Terminal::Terminal(FILE* file) : interactive_(isatty(fileno(file)) == 1) {}
 
@@ -17,8 +25,11 @@ const Terminal& Terminal::Error() {
   return terminal;
 }
 
+void Terminal::LeaveColoursOut() { WithColours() = false; }
+
 std::string Terminal::Paint(const char* code, const std::string& text) const {
-  return interactive_ ? std::string("\033[") + code + "m" + text + "\033[0m" : text;
+  return interactive_ && WithColours() ? std::string("\033[") + code + "m" + text + "\033[0m"
+                                       : text;
 }
 
 bool StdinIsTerminal() { return isatty(STDIN_FILENO) == 1; }

@@ -15,6 +15,8 @@ class Terminal {
  public:
   static const Terminal& Output();  // stdout
   static const Terminal& Error();   // stderr
+  // From now on text stays plain on terminals too. Before other threads are there.
+  static void LeaveColoursOut();
 
   bool interactive() const { return interactive_; }
   std::string Bold(const std::string& text) const { return Paint("1", text); }

@@ -2,11 +2,11 @@
 //
 // Our own linear layer: spreads panels of weights over the pool, for some rows each, and strips of
 // panels where there are too few for all threads (work_cuts.h). What is multiplied how is the
-// arithmetic's: f32 multiply-adds (own_linear_tiles.h), pairs of bf16 (pair_tiles.h), or tiles of
-// bf16 (tile_products.h).
+// arithmetic's (panel_arithmetic.h).
 //
 // Where a gated activation follows, a task multiplies a panel of gates and the panel of their ups,
-// and activates the sums while they are in the second cache.
+// and activates the sums while they are in the second cache. Pairs of bf16 by panels of blocks go
+// strip by strip, a strip of gates next to that of their ups, and leave the first cache activated.
 
 #include <algorithm>
 #include <functional>
@@ -14,7 +14,9 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "common/check.h"
 #include "common/status_macros.h"
 #include "hwy/aligned_allocator.h"
@@ -22,109 +24,16 @@
 #include "kernels/cpu/dense_tiles.h"
 #include "kernels/cpu/linear_engine.h"
 #include "kernels/cpu/onednn_probe_internal.h"
-#include "kernels/cpu/own_linear_tiles.h"
 #include "kernels/cpu/pair_tiles.h"
+#include "kernels/cpu/panel_arithmetic.h"
 #include "kernels/cpu/panel_weights.h"
 #include "kernels/cpu/row_kernels.h"
-#include "kernels/cpu/tile_products.h"
+#include "kernels/cpu/task_shares.h"
+#include "kernels/cpu/weight_memory.h"
 #include "kernels/work_cuts.h"
 
 namespace lamina::kernels::cpu {
 namespace {
-
-// An arithmetic says
-//   Input        what the loop takes of activations,
-//   kType        the compute type, and with it what words are,
-//   kRowsAtOnce  rows that go through a panel before the next panel,
-//   StepsAtOnce() steps of a panel that go through so many rows before the next steps: the panel's
-//                part stays in the second cache,
-//   kTogether    steps of which it takes whole multiples,
-//   Order()      of the lanes of blocks,
-//   kAsTheyLie   whether few rows are multiplied by blocks as they lie (block_pairs.h),
-//   kNoBias      whether nothing is added where there is no bias; else zeros are,
-//   IsInput()    whether activations of so many columns are what the loop takes, unless zeros have
-//                to complete them,
-//   Copy()       which makes it of a row that is not.
-
-// f32 multiply-adds. Their rows' f32 copy stays in the second cache.
-struct WidenedBF16 {
-  using Input = float;
-  static constexpr DType kType = DType::kBF16;
-  static constexpr size_t kRowsAtOnce = kCutRowsOfFloats;
-  static size_t StepsAtOnce(size_t /*rows*/) { return SIZE_MAX; }
-  static constexpr size_t kTogether = 1;
-  static LaneOrder Order() { return LaneOrder::kFeatures; }
-  static constexpr bool kAsTheyLie = false;
-  static constexpr bool kNoBias = false;
-  static bool IsInput(size_t /*cols*/) { return false; }
-  static float* Copy(const BFloat16* from, size_t cols, float* to) {
-    return std::transform(from, from + cols, to, [](BFloat16 x) { return ToFloat(x); });
-  }
-  static void Multiply(const PanelTask<float>& task) { MultiplyPanelBF16(task); }
-  static std::string Name() { return absl::StrCat("highway rows ", PanelTargetName()); }
-};
-
-struct PlainF32 {
-  using Input = float;
-  static constexpr DType kType = DType::kF32;
-  static constexpr size_t kRowsAtOnce = kCutRowsOfFloats;
-  static size_t StepsAtOnce(size_t /*rows*/) { return SIZE_MAX; }
-  static constexpr size_t kTogether = 1;
-  static LaneOrder Order() { return LaneOrder::kFeatures; }
-  static constexpr bool kAsTheyLie = false;
-  static constexpr bool kNoBias = false;
-  static bool IsInput(size_t /*cols*/) { return true; }
-  static float* Copy(const float* from, size_t cols, float* to) {
-    return std::copy_n(from, cols, to);
-  }
-  static void Multiply(const PanelTask<float>& task) { MultiplyPanelF32(task); }
-  static std::string Name() { return absl::StrCat("highway rows ", PanelTargetName()); }
-};
-
-struct PairsOfBF16 {
-  using Input = BFloat16;
-  static constexpr DType kType = DType::kBF16;
-  static constexpr size_t kRowsAtOnce = kCutRowsOfPairs;
-  // So few rows read a weight once.
-  static size_t StepsAtOnce(size_t rows) { return rows <= kPairRowsOnce ? SIZE_MAX : 512; }
-  static constexpr size_t kTogether = 1;
-  static LaneOrder Order() { return LaneOrder::kPairs; }
-  static constexpr bool kAsTheyLie = true;
-  static constexpr bool kNoBias = false;
-  static bool IsInput(size_t cols) { return cols % 2 == 0; }
-  static BFloat16* Copy(const BFloat16* from, size_t cols, BFloat16* to) {
-    return std::copy_n(from, cols, to);
-  }
-  static void Multiply(const PanelTask<BFloat16>& task) { MultiplyPanelPairs(task); }
-  static std::string Name() { return "pairs of bf16 AVX512_BF16"; }
-};
-
-// Tiles of AMX, or their emulation.
-template <bool kEmulated>
-struct TilesOfBF16 {
-  using Input = BFloat16;
-  static constexpr DType kType = DType::kBF16;
-  static constexpr size_t kRowsAtOnce = kCutRowsOfPairs;
-  static size_t StepsAtOnce(size_t rows) { return rows <= kTileRowsOnce ? SIZE_MAX : 512; }
-  static constexpr size_t kTogether = kTileSteps;
-  // Processors with tiles have pairs too, which widen faster. Either order gives the same words but
-  // for subnormals, which tiles take for zeros.
-  static LaneOrder Order() {
-    return !kEmulated && HasPairTiles() ? LaneOrder::kPairs : LaneOrder::kFeatures;
-  }
-  static constexpr bool kAsTheyLie = false;  // Their bits are those of pairs.
-  static constexpr bool kNoBias = true;      // It is a pass of its own over the sums.
-  static bool IsInput(size_t /*cols*/) { return true; }
-  static BFloat16* Copy(const BFloat16* from, size_t cols, BFloat16* to) {
-    return std::copy_n(from, cols, to);
-  }
-  static void Multiply(const PanelTask<BFloat16>& task) {
-    kEmulated ? MultiplyPanelEmulatedTiles(task) : MultiplyPanelTiles(task);
-  }
-  static std::string Name() {
-    return kEmulated ? "tiles of bf16, emulated" : "tiles of bf16 AMX_BF16";
-  }
-};
 
 // Steps of blocks that are widened at once: for few rows the words stay in the first cache, for
 // many in the second, where the sums need not come and go so often.
@@ -134,6 +43,14 @@ constexpr size_t kWidenedSteps = 4 * PanelWeights::kStepsTogether;
 
 // Fewer rows have few sums, and all that counts there is how weights are read.
 constexpr size_t kGatedRowsMin = 9;
+
+// So few rows wait for weights, and each thread reads panels that lie next to each other. More of
+// them compute, and what counts is that threads end together.
+constexpr size_t kRowsInShares = 64;
+
+// Weights that take more together come from memory when their turn comes again. Few last caches
+// have more for the cores that share them, whatever the system of a guest says of its own.
+constexpr uint64_t kCachedBytes = uint64_t{32} << 20;
 
 // Features that one thread looks up: some 1 us each where they come from memory. Fewer of them wake
 // no other thread.
@@ -150,9 +67,10 @@ class OwnLinearEngine final : public LinearEngine {
   static constexpr size_t kRowsAtOnce = Arithmetic::kRowsAtOnce;
   static constexpr size_t kPanelSums = kRowsAtOnce * kPanelFeatures;
   static constexpr size_t kPanelWords = kWidenedSteps * kPanelFeatures;
+  static_assert(Arithmetic::kGatedRows == 0 || !Arithmetic::kNoBias);
 
  public:
-  explicit OwnLinearEngine(ThreadPool& pool) : pool_(pool) {
+  explicit OwnLinearEngine(ThreadPool& pool) : pool_(pool), shares_(pool.threads()) {
     for (size_t worker = 0; worker < pool.threads(); ++worker) {
       sums_.push_back(hwy::AllocateAligned<float>(2 * kPanelSums));
       LAMINA_CHECK(sums_.back() != nullptr);
@@ -210,8 +128,10 @@ class OwnLinearEngine final : public LinearEngine {
     tasks_.clear();
     TakeInputs(products);
     work_.clear();
+    size_t rows_max = 0;
     for (const EngineProduct& product : products) {
       work_.push_back({product.in.rows, product.in.cols, product.out.cols});
+      rows_max = std::max(rows_max, product.in.rows);
     }
     const DenseCut cut = CutDense(work_, kRowsAtOnce, pool_.threads_in_use());
     threads_ = cut.threads;
@@ -219,8 +139,7 @@ class OwnLinearEngine final : public LinearEngine {
     for (size_t i = 0; i < products.size(); ++i) {
       ListTasks(products[i], work_[i], inputs_[i], cut, i + 1 == products.size());
     }
-    const auto body = [&](size_t index, size_t worker) { Run(index, worker); };
-    pool_.Run(tasks_.size(), threads_, std::ref(body));
+    RunTasks(rows_max, [&](size_t index, size_t worker) { Run(index, worker); });
   }
 
   bool MultiplyGated(const GatedProduct& product) override {
@@ -238,10 +157,8 @@ class OwnLinearEngine final : public LinearEngine {
     threads_ = cut->threads;
     in_turn_ = 2;
     ListGated(product, inputs_[0], *cut);
-    const auto body = [&](size_t index, size_t worker) {
-      RunGated(product.activation, index, worker);
-    };
-    pool_.Run(activated_.size(), threads_, std::ref(body));
+    RunTasks(product.in.rows,
+             [&](size_t index, size_t worker) { RunGated(product.activation, index, worker); });
     return true;
   }
 
@@ -372,10 +289,31 @@ class OwnLinearEngine final : public LinearEngine {
     });
   }
 
+  // Calls body(index, worker) for all tasks, or each in_turn_ of them.
+  template <class Body>
+  void RunTasks(size_t rows_max, const Body& body) {
+    const size_t count = tasks_.size() / in_turn_;
+    in_shares_ = rows_max <= kRowsInShares;
+    if (!in_shares_) {
+      return pool_.Run(count, threads_, std::ref(body));
+    }
+    shares_.Begin(count, threads_);
+    const auto run_share = [&](size_t share, size_t worker) {
+      shares_.RunShare(share, [&](size_t index) {
+        body(index, worker);
+        pool_.CountStep(worker);
+      });
+    };
+    pool_.Run(threads_, threads_, std::ref(run_share));
+  }
+
   // The task that the worker of this one will probably take next.
   size_t Next(size_t index) const {
     const size_t behind = index + 1;
-    return behind % in_turn_ != 0 ? behind : behind + in_turn_ * (threads_ - 1);
+    if (behind % in_turn_ != 0 || (in_shares_ && !shares_.Begins(behind / in_turn_))) {
+      return behind;
+    }
+    return in_shares_ ? tasks_.size() : behind + in_turn_ * (threads_ - 1);
   }
 
   // What the worker will probably multiply next, if it is as long; else null.
@@ -406,7 +344,9 @@ class OwnLinearEngine final : public LinearEngine {
   // A task of gates, and that of their ups.
   void RunGated(Activation activation, size_t index, size_t worker) const {
     const ActivationView& out = activated_[index];
-    if (out.rows > kRowsAtOnce) {
+    const PanelWeights& weights = *tasks_[2 * index].weights;
+    const bool in_strips = Arithmetic::kGatedRows > 0 && weights.widens();
+    if (out.rows > kRowsAtOnce || (in_strips && weights.steps() <= kWidenedSteps)) {
       return RunGatedInPieces(activation, index, worker);
     }
     const MatrixView<float> gates = Packed(sums_[worker].get(), out.rows, kPanelFeatures);
@@ -416,8 +356,8 @@ class OwnLinearEngine final : public LinearEngine {
     ActivateRows({activation, gates, ups.data, out});
   }
 
-  // More rows than have room for their sums, by panels of blocks: words of both are made, and some
-  // rows after the others multiply them.
+  // By panels of blocks, also more rows than have room for their sums: words of both are made, and
+  // some rows after the others multiply them.
   void RunGatedInPieces(Activation activation, size_t index, size_t worker) const {
     const Task& gate = tasks_[2 * index];
     const Task& up = tasks_[2 * index + 1];
@@ -426,13 +366,49 @@ class OwnLinearEngine final : public LinearEngine {
     uint32_t* const scratch = scratch_[worker].get();
     const PanelWords words_of_gates = gate.weights->Words(gate.part, 0, steps, scratch);
     const PanelWords words_of_ups = up.weights->Words(up.part, 0, steps, scratch + kPanelWords);
-    for (size_t row = 0; row < out.rows; row += kRowsAtOnce) {
-      const size_t rows = std::min(kRowsAtOnce, out.rows - row);
-      const MatrixView<float> gates = Packed(sums_[worker].get(), rows, kPanelFeatures);
-      const MatrixView<float> ups = Packed(gates.data + kPanelSums, rows, kPanelFeatures);
-      MultiplyAllSteps(gate, row, words_of_gates, gates);
-      MultiplyAllSteps(up, row, words_of_ups, ups);
-      ActivateRows({activation, gates, ups.data, out.Rows(row, rows)});
+    if constexpr (Arithmetic::kGatedRows > 0) {
+      RunGatedInStrips(activation, index, words_of_gates, words_of_ups, sums_[worker].get());
+    } else {
+      for (size_t row = 0; row < out.rows; row += kRowsAtOnce) {
+        const size_t rows = std::min(kRowsAtOnce, out.rows - row);
+        const MatrixView<float> gates = Packed(sums_[worker].get(), rows, kPanelFeatures);
+        const MatrixView<float> ups = Packed(gates.data + kPanelSums, rows, kPanelFeatures);
+        MultiplyAllSteps(gate, row, words_of_gates, gates);
+        MultiplyAllSteps(up, row, words_of_ups, ups);
+        ActivateRows({activation, gates, ups.data, out.Rows(row, rows)});
+      }
+    }
+  }
+
+  // A strip of gates and that of their ups are two strips to the loop, as far apart as the panels.
+  // Inputs of some rows come from the second cache or beyond once for all strips, and their sums
+  // go no further than the first; activations are stored while the next strip is multiplied.
+  void RunGatedInStrips(Activation activation, size_t index, const PanelWords& gates,
+                        const PanelWords& ups, float* sums) const {
+    const Task& gate = tasks_[2 * index];
+    const Task& up = tasks_[2 * index + 1];
+    const ActivationView& out = activated_[index];
+    for (size_t row = 0; row < out.rows; row += Arithmetic::kGatedRows) {
+      const size_t rows = std::min(Arithmetic::kGatedRows, out.rows - row);
+      const MatrixView<float> both = Packed(sums, rows, 2 * kStripFeatures);
+      for (size_t strip = 0; strip < kPanelStrips; ++strip) {
+        const size_t first = strip * kStripFeatures;
+        float bias[2 * kStripFeatures];
+        std::copy_n(BiasOf(gate) + first, kStripFeatures, bias);
+        std::copy_n(BiasOf(up) + first, kStripFeatures, bias + kStripFeatures);
+        Arithmetic::Multiply({.words = gates.words + strip * gates.strip_words,
+                              .strip_words = static_cast<size_t>(ups.words - gates.words),
+                              .strips = 2,
+                              .steps = gate.weights->steps(),
+                              .in = gate.in.row(row),
+                              .in_stride = gate.in.stride,
+                              .rows = rows,
+                              .bias = bias,
+                              .out = both.data,
+                              .out_stride = both.stride});
+        ActivateRows({activation, both, both.data + kStripFeatures,
+                      out.Rows(row, rows).Cols(first, kStripFeatures)});
+      }
     }
   }
 
@@ -472,7 +448,6 @@ class OwnLinearEngine final : public LinearEngine {
       if (few.multiply != nullptr && task.in.rows <= kFewBlockRows) {
         few.multiply({.panel = few.panel,
                       .next = BlocksAhead(index),
-                      .asked = AskedFor(index),
                       .strip = task.part.strip,
                       .strips = task.part.strips,
                       .steps = task.weights->steps(),
@@ -498,11 +473,6 @@ class OwnLinearEngine final : public LinearEngine {
     return tasks_[next].weights->FewRowsOf(tasks_[next].part.panel).panel;
   }
 
-  // Whether the worker has probably asked for some of the task's blocks with its task before.
-  bool AskedFor(size_t index) const {
-    return in_turn_ == 1 && index >= threads_ && BlocksAhead(index - threads_) != nullptr;
-  }
-
   void MultiplyPanel(const Task& task, size_t index, MatrixView<float> out, size_t worker) const {
     if (MultiplyAsItLies(task, index, out)) {
       return;
@@ -510,6 +480,7 @@ class OwnLinearEngine final : public LinearEngine {
     const uint32_t* const ahead = Ahead(index);
     const size_t steps = task.weights->steps();
     uint32_t* const scratch = task.weights->widens() ? scratch_[worker].get() : nullptr;
+    const bool from_memory = scratch == nullptr && WeightMemory::AllBytes() > kCachedBytes;
     for (size_t first = 0; first < steps;) {
       const size_t count = std::min(StepsAtOnce(task), steps - first);
       const PanelWords words = task.weights->Words(task.part, first, count, scratch);
@@ -517,6 +488,7 @@ class OwnLinearEngine final : public LinearEngine {
                             .strip_words = words.strip_words,
                             .strips = task.part.strips,
                             .next = ahead == nullptr ? nullptr : ahead + first * kPanelFeatures,
+                            .from_memory = from_memory,
                             .steps = count,
                             .in = task.in.data + first * kInputsPerStep,
                             .in_stride = task.in.stride,
@@ -537,6 +509,8 @@ class OwnLinearEngine final : public LinearEngine {
   std::vector<ActivationView> activated_;  // What gated tasks make, of two of tasks_ each.
   size_t threads_ = 1;                     // That take the tasks.
   size_t in_turn_ = 1;                     // Tasks that one of them runs one after the other.
+  bool in_shares_ = false;                 // Whether each of them takes neighbours,
+  TaskShares shares_;                      // of which these are left.
   // [workers][2][rows at once x 64]: sums on their way to where they go.
   std::vector<hwy::AlignedFreeUniquePtr<float[]>> sums_;
   std::vector<hwy::AlignedFreeUniquePtr<uint32_t[]>> scratch_;  // [workers][2][steps x 64]; blocks.

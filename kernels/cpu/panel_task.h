@@ -31,12 +31,14 @@ inline constexpr size_t kPanelStrips = kPanelFeatures / kStripFeatures;
 //                inputs = 2 * steps, else inputs = steps.
 //         bias   [16 * strips]; null where further steps follow
 //         out    [rows, 16 * strips] f32, `out_stride` elements between rows
+// `from_memory`: words come from memory, and not from a cache.
 template <class Input>
 struct PanelTask {
   const uint32_t* words = nullptr;
   size_t strip_words = 0;
   size_t strips = kPanelStrips;  // Or 1, or 2: a layer that is cut for many threads (work_cuts.h).
   const uint32_t* next = nullptr;
+  bool from_memory = false;
   size_t steps = 0;
   const Input* in = nullptr;
   size_t in_stride = 0;

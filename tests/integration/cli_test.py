@@ -5,6 +5,7 @@
 import fcntl
 import json
 import os
+import pty
 import re
 import signal
 import socket
@@ -122,6 +123,20 @@ class UsageTest(unittest.TestCase):
         self.assert_fails(run("detokenize"), 2, "--tokens")
         self.assert_fails(run("split"), 2, "MODEL")
         self.assert_fails(run("config"), 2, "--cluster")
+
+    def test_no_color_leaves_a_terminal_plain(self):
+        def error(no_color):
+            ours, theirs = pty.openpty()
+            self.addCleanup(os.close, ours)
+            self.addCleanup(os.close, theirs)
+            subprocess.run([BIN / "lamina", "bogus"], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=theirs,
+                           env={**os.environ, "NO_COLOR": no_color}, timeout=60, check=False)
+            return os.read(ours, 65536).decode()
+
+        self.assertTrue(error("").startswith("\x1b[31mlamina: error:"))
+        plain = error("1")
+        self.assertTrue(plain.startswith("lamina: error: "), plain)
+        self.assertNotIn("\x1b", plain)
 
     def test_bad_input_exits_with_1_and_names_it(self):
         self.assert_fails(run("generate", "--tokens", "1,x"), 2, "'x' is not a token id")

@@ -321,6 +321,31 @@ class GatewayLoadTest(GatewayTestCase):
         endless.close()
         self.assertEqual(process.wait(STOP_SECONDS), 0, cluster.log("gateway"))
 
+    def test_draining_ends_though_clients_come_again_and_again(self):
+        cluster = self.cluster_of()
+        stream = self.connect(cluster)
+        stream.sendall(raw(body_of(stream=True, max_tokens=8000, ignore_eos=True)))
+        read_until(stream, b"data: ")
+        process = cluster.processes["gateway"]
+        process.send_signal(signal.SIGTERM)
+        cluster.await_true(lambda: "stopping" in cluster.log("gateway"), "the signal")
+        host, port = cluster.gateway.rsplit(":", 1)
+        crowd = contextlib.ExitStack()  # There is always one that has not asked yet.
+        self.addCleanup(crowd.close)
+
+        def came():
+            with contextlib.suppress(ConnectionError):
+                crowd.enter_context(socket.create_connection((host, int(port)), timeout=START_SECONDS))
+        came()
+        self.assertIsNone(process.poll(), "it waits for the stream")
+        stream.close()
+
+        def ended():
+            came()
+            return process.poll() is not None
+        cluster.await_true(ended, "the end", seconds=STOP_SECONDS)
+        self.assertEqual(process.returncode, 0, cluster.log("gateway"))
+
     def test_keys_and_tls(self):
         folder = self.enterContext(__import__("tempfile").TemporaryDirectory())
         keys, certificate, key = (Path(folder) / n for n in ("keys", "cert.pem", "key.pem"))

@@ -158,6 +158,26 @@ TEST(ChatFormTest, ReadsArgumentsOfCallsThatAreJsonInAText) {
             R"(<assistant>{"a": 1}"not json"<assistant>)");
 }
 
+TEST(ChatFormTest, ArgumentsThatAreNoneAreAnEmptyObject) {
+  constexpr char kPairs[] =
+      "{% for m in messages %}{% for call in m.tool_calls %}"
+      "{% for key, value in call.function.arguments | items %}{{ key }}{% endfor %}."
+      "{% endfor %}{% endfor %}";
+  constexpr char kJoins[] =
+      "{% for m in messages %}{% for call in m.tool_calls %}"
+      "{{ '[' + call.function.arguments + ']' }}{% endfor %}{% endfor %}";
+  for (const char* arguments : {R"("")", R"(" \n")", "null", R"("{}")", "{}"}) {
+    const ChatRequest request{
+        .messages = {
+            {.json = absl::StrCat(
+                 R"({"role":"assistant","content":"","tool_calls":[{"function":{"name":"f","arguments":)",
+                 arguments, "}}]}")}}};
+    EXPECT_EQ(*Render(kTexts, request), "<assistant>{}<assistant>") << arguments;
+    EXPECT_EQ(*Render(kPairs, request), ".") << arguments;
+    EXPECT_EQ(*Render(kJoins, request), "[{}]") << arguments;
+  }
+}
+
 // DeepSeek's templates do.
 TEST(ChatFormTest, ArgumentsOfCallsAreATextToATemplateThatJoinsThem) {
   constexpr char kJoins[] =

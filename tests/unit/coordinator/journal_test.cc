@@ -414,6 +414,19 @@ TEST_F(JournalFileTest, AFileIsOneCoordinatorsForAsLongAsThatRuns) {
   EXPECT_TRUE(next.ok()) << next.status();
 }
 
+// A file that takes its place would be renamed over it.
+TEST_F(JournalFileTest, ADeviceIsRefusedAndLeftWhereItIs) {
+  ASSERT_EQ(symlink("/dev/null", path_.c_str()), 0);
+  const auto journal = Journal::Open(MakeJournalFile(path_), Options());
+  EXPECT_EQ(journal.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(
+      std::string(journal.status().message()),
+      AllOf(HasSubstr("coordinator.journal"), HasSubstr(path_), HasSubstr("no regular file")));
+  struct stat status = {};
+  ASSERT_EQ(lstat(path_.c_str(), &status), 0);
+  EXPECT_TRUE(S_ISLNK(status.st_mode));
+}
+
 TEST_F(JournalFileTest, AFolderThatIsNotThereIsNamed) {
   const auto journal = Journal::Open(MakeJournalFile("/nonexistent/journal"), Options());
   EXPECT_EQ(journal.status().code(), absl::StatusCode::kInvalidArgument);

@@ -187,5 +187,34 @@ TEST(ListenerTest, TellsForHowLongAPeerHasSentNothing) {
   (*listener)->Stop();
 }
 
+// gRPC names link-local addresses with their zone, escaped.
+TEST(ListenerTest, TellsItOfAPeerWithAZone) {
+  const auto listener = Listener::Open("[::1]:0");
+  if (!listener.ok()) {
+    GTEST_SKIP() << "no IPv6: " << listener.status();
+  }
+  Kept kept;
+  (*listener)->Start(kept.Handler());
+  const OwnedFd connection(::socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in6 at{};
+  at.sin6_family = AF_INET6;
+  at.sin6_port = htons((*listener)->port());
+  at.sin6_addr = in6addr_loopback;
+  ASSERT_EQ(connect(connection.get(), reinterpret_cast<const sockaddr*>(&at), sizeof(at)), 0);
+  ASSERT_FALSE(IsTurnedAway(connection));
+  sockaddr_in6 own{};
+  socklen_t length = sizeof(own);
+  ASSERT_EQ(getsockname(connection.get(), reinterpret_cast<sockaddr*>(&own), &length), 0);
+  const uint16_t port = ntohs(own.sin6_port);
+
+  ASSERT_EQ(send(connection.get(), "x", 1, MSG_NOSIGNAL), 1);
+  while (!(*listener)->SinceLastByte(absl::StrCat("ipv6:[::1]:", port)).has_value()) {
+  }
+  EXPECT_TRUE((*listener)->SinceLastByte(absl::StrCat("ipv6:%5B::1%251%5D:", port)).has_value());
+  EXPECT_TRUE((*listener)->SinceLastByte(absl::StrCat("ipv6:[::1%lo]:", port)).has_value());
+  EXPECT_FALSE((*listener)->SinceLastByte(absl::StrCat("ipv6:[::2%lo]:", port)).has_value());
+  (*listener)->Stop();
+}
+
 }  // namespace
 }  // namespace lamina::coordinator

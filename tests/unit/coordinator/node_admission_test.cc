@@ -106,6 +106,17 @@ TEST(NodeAdmissionTest, ASpillTierThatTheCoordinatorsFileDoesNotHaveIsRefused) {
   EXPECT_TRUE(NodeAdmission(options).Check(hello, /*holds_kv=*/true).ok());
 }
 
+TEST(NodeAdmissionTest, WherePartitionHeadSpillsAMemoryNodeHasATier) {
+  EngineOptions options = Options();
+  options.spills = true;
+  NodeHello hello = Memory(64 * 512);
+  EXPECT_TRUE(NodeAdmission(options).Check(hello, /*holds_kv=*/true).ok());
+  options.partition = Partition::kHead;
+  ExpectRefused(NodeAdmission(options).Check(hello, /*holds_kv=*/true), "m0 has no spill tier");
+  hello.identity.spill.capacity_bytes = 1 << 20;
+  EXPECT_TRUE(NodeAdmission(options).Check(hello, /*holds_kv=*/true).ok());
+}
+
 // INT8: 2 * 32 + 8 bytes a head, 288 a token, and 3 open blocks of bf16.
 TEST(NodeAdmissionTest, TailsComeWithTheSlotsOfInt8) {
   EngineOptions options = Options();

@@ -33,6 +33,7 @@ struct Wire {
   bool writes_shut = false;
   ByteStream::Done pending_read;
   ByteStream::Done pending_write;
+  absl::string_view offered;  // What waits for a client that does not read.
   absl::Span<char> into;
 };
 
@@ -58,6 +59,13 @@ class WireStream : public ByteStream {
     }
   }
 
+  // The client reads on.
+  static void Take(boost::asio::io_context& io, const std::shared_ptr<Wire>& wire) {
+    wire->takes = true;
+    wire->to_client.append(wire->offered.data(), wire->offered.size());
+    Finish(io, std::exchange(wire->pending_write, nullptr), error_code(), wire->offered.size());
+  }
+
   void Handshake(Done done) override { Finish(io_, std::move(done), error_code(), 0); }
   void ReadSome(absl::Span<char> into, Done done) override {
     wire_->into = into;
@@ -66,6 +74,7 @@ class WireStream : public ByteStream {
   }
   void WriteSome(absl::string_view bytes, Done done) override {
     if (!wire_->takes) {
+      wire_->offered = bytes;
       wire_->pending_write = std::move(done);
       return;
     }
@@ -276,6 +285,26 @@ TEST_F(ConnectionTest, AClientThatGoesIsNoticedWhileItIsAnswered) {
   HangUp();
   EXPECT_TRUE(router_.handler->gone);
   EXPECT_TRUE(closed_);
+}
+
+TEST_F(ConnectionTest, AnAnswerThatIsThereReachesAClientThatHasEndedItsSide) {
+  Open();
+  wire_->takes = false;
+  Send(Post("/a", std::string(900, 'x')));
+  HangUp();
+  EXPECT_FALSE(closed_);
+  WireStream::Take(io_, wire_);
+  Run();
+  EXPECT_THAT(wire_->to_client, EndsWith(std::string(900, 'x')));
+  EXPECT_TRUE(closed_);
+
+  closed_ = false;
+  Open();
+  wire_->takes = false;
+  Send(Post("/a", "x"));
+  HangUp();
+  Pass(settings_.write_time * 2);
+  EXPECT_TRUE(closed_) << "it takes nothing";
 }
 
 TEST_F(ConnectionTest, TrafficIsCounted) {

@@ -259,10 +259,19 @@ TEST_P(BlockLinearTest, WithItsActivationHasTheBitsOfBothCalls) {
   const BlockLayer layer({{info().type, 2 * 192}}, 2 * info().elements, true, 17);
   const auto packed = layer.PackBlocks(*dense);
   ASSERT_TRUE(packed.ok()) << packed.status();
-  for (const size_t rows : {3, 9, 16, 65, 130}) {
+  for (const size_t rows : {3, 9, 16, 24, 25, 65, 130}) {
     ExpectGatedBits(*dense, **packed, Activation::kSilu, rows, rows % 3);
     ASSERT_FALSE(HasFatalFailure());
   }
+  // More inputs than are widened at once; and no biases, so that zeros are added.
+  const BlockLayer deep({{info().type, 2 * 64}}, 1024 + info().elements, false, 23);
+  const auto packed_deep = deep.PackBlocks(*dense);
+  ASSERT_TRUE(packed_deep.ok()) << packed_deep.status();
+  ExpectGatedBits(*dense, **packed_deep, Activation::kGeluTanh, 26, 1);
+  const BlockLayer bare({{info().type, 2 * 128}}, info().elements, false, 29);
+  const auto packed_bare = bare.PackBlocks(*dense);
+  ASSERT_TRUE(packed_bare.ok()) << packed_bare.status();
+  ExpectGatedBits(*dense, **packed_bare, Activation::kGeluTanh, 49, 2);
 }
 
 // A panel is widened once for twice the rows of a task; the last panels go in quarters.

@@ -14,6 +14,7 @@
 #include "kernels/cpu/linear_engine.h"
 #include "kernels/cpu/own_linear_tiles.h"
 #include "kernels/cpu/pair_products.h"
+#include "kernels/cpu/weight_memory.h"
 #include "kernels/dense.h"
 #include "tests/unit/kernels/dense_test_util.h"
 #include "tests/unit/kernels/instruction_sets.h"
@@ -297,6 +298,27 @@ TEST_P(LinearTest, CutsForManyThreadsDoNotChangeBits) {
         ASSERT_EQ(std::memcmp(got.floats().data, expected[i].floats().data, kRows[i] * out * 4), 0)
             << out << " columns, " << kRows[i] << " rows, " << threads << " threads";
       }
+    }
+  }
+}
+
+// Where all weights together are more than a last cache has, few rows go through them in order.
+TEST_P(LinearTest, WeightsFromMemoryGiveTheSameBits) {
+  const std::unique_ptr<Dense> dense = Make();
+  for (const Layer& layer : {Layer{576, 960, true}, Layer{1536, 200, false}}) {
+    const auto packed = Pack(*dense, layer, Weights(layer, 43));
+    for (const size_t rows : {1, 2, 5, 8, 12, 13, 25, 49, 64, 65}) {
+      Activations in = Activations::Random(rows, layer.in, type(), rows);
+      Activations expected(rows, layer.out, DType::kF32);
+      Activations got(rows, layer.out, DType::kF32);
+      dense->Linear(*packed, in.view(), 0, expected.floats());
+      const cpu::WeightMemory others(size_t{33} << 20);
+      ASSERT_NE(others.data(), nullptr);
+
+      dense->Linear(*packed, in.view(), 0, got.floats());
+
+      ASSERT_EQ(std::memcmp(got.floats().data, expected.floats().data, rows * layer.out * 4), 0)
+          << dense->description() << ", " << rows << " rows of " << layer.in;
     }
   }
 }

@@ -94,18 +94,28 @@ TEST(WeightMemoryTest, PagesAreHugeWhereTheSystemHasThem) {
 
 TEST(WeightMemoryTest, WhatTheHostDoesNotHaveIsNull) {
   for (const size_t bytes : {SIZE_MAX, SIZE_MAX / 4}) {
+    const uint64_t before = WeightMemory::AllBytes();
     EXPECT_EQ(WeightMemory(bytes).data(), nullptr);
+    EXPECT_EQ(WeightMemory::AllBytes(), before);
   }
 }
 
 TEST(WeightMemoryTest, MovedMemoryHasOneOwner) {
-  WeightMemory first(1000);
-  std::byte* const data = first.data();
-  WeightMemory second = std::move(first);
-  EXPECT_EQ(second.data(), data);
-  EXPECT_EQ(first.data(), nullptr);
-  second = WeightMemory(500);
-  EXPECT_NE(second.data(), nullptr);
+  const uint64_t before = WeightMemory::AllBytes();
+  {
+    WeightMemory first(1000);
+    std::byte* const data = first.data();
+    WeightMemory second = std::move(first);
+    EXPECT_EQ(second.data(), data);
+    EXPECT_EQ(first.data(), nullptr);
+    EXPECT_EQ(WeightMemory::AllBytes() - before, 1000u);
+    second = WeightMemory(500);
+    EXPECT_NE(second.data(), nullptr);
+    EXPECT_EQ(WeightMemory::AllBytes() - before, 500u);
+    const WeightMemory own(9 << 20);
+    EXPECT_EQ(WeightMemory::AllBytes() - before, 500u + (9u << 20));
+  }
+  EXPECT_EQ(WeightMemory::AllBytes(), before);
 }
 
 }  // namespace

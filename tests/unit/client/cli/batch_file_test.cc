@@ -218,6 +218,27 @@ TEST(BatchFileTest, NumbersAreTakenWholeOrRefused) {
   EXPECT_THAT(std::string(refused.message()), HasSubstr("max_tokens is not at most 4294967295"));
 }
 
+TEST(BatchFileTest, NumbersAreReadAsByTheGateway) {
+  const std::string prompt = R"({"prompt":"x",)";
+  const auto options = [&](const std::string& field) {
+    const BatchRequest request = One(Body(prompt + field + "}"));
+    EXPECT_TRUE(request.status.ok()) << request.status;
+    return request.options;
+  };
+
+  EXPECT_EQ(options(R"("max_tokens":7.0)").max_tokens, 7u);
+  EXPECT_EQ(options(R"("top_k":-1)").top_k, 0u);
+  EXPECT_EQ(options(R"("top_k":5)").top_k, 5u);
+  EXPECT_EQ(options(R"("seed":18446744073709551615)").seed, 18446744073709551615u);
+  EXPECT_EQ(options(R"("seed":-2)").seed, 18446744073709551614u);
+  EXPECT_FALSE(options(R"("seed":-1)").seed.has_value()) << "it is drawn";
+  for (const char* field : {R"("max_tokens":7.5)", R"("max_tokens":-1)", R"("max_tokens":"7")",
+                            R"("top_k":-2)", R"("seed":0.5)", R"("seed":null,"top_k":true)"}) {
+    EXPECT_EQ(One(Body(prompt + field + "}")).status.code(), absl::StatusCode::kInvalidArgument)
+        << field;
+  }
+}
+
 TEST(BatchFileTest, WhatIsWrongWithOneRequestIsItsOwn) {
   const std::pair<std::string, std::string> kWrong[] = {
       {R"({"custom_id":"c","url":"/v1/embeddings","body":{}})", "only POST"},
