@@ -20,12 +20,14 @@ inline constexpr size_t kFewBlockRows = 6;
 // Shapes: panel  the panel's chunks
 //         next   as `panel`, of as many bytes: what will be multiplied next, some of which is asked
 //                for with the end of `panel`; null where that is not known
+//         asked  whether `panel` was `next` of the thread's task before
 //         in     [rows, 2 * steps], `in_stride` elements between rows; 1 <= rows <= kFewBlockRows
 //         bias   [16 * strips]
 //         out    [rows, 16 * strips] f32, `out_stride` elements between rows
 struct FewRowsTask {
   const uint8_t* panel = nullptr;
   const uint8_t* next = nullptr;
+  bool asked = false;
   size_t strip = 0;  // The first of `strips`: 1, 2 or 4.
   size_t strips = 4;
   size_t steps = 0;

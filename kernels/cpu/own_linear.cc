@@ -448,6 +448,7 @@ class OwnLinearEngine final : public LinearEngine {
       if (few.multiply != nullptr && task.in.rows <= kFewBlockRows) {
         few.multiply({.panel = few.panel,
                       .next = BlocksAhead(index),
+                      .asked = AskedFor(index),
                       .strip = task.part.strip,
                       .strips = task.part.strips,
                       .steps = task.weights->steps(),
@@ -471,6 +472,12 @@ class OwnLinearEngine final : public LinearEngine {
       return nullptr;
     }
     return tasks_[next].weights->FewRowsOf(tasks_[next].part.panel).panel;
+  }
+
+  // Whether the worker has probably asked for some of the task's blocks with its task before.
+  bool AskedFor(size_t index) const {
+    return in_turn_ == 1 && in_shares_ && !shares_.Begins(index) &&
+           BlocksAhead(index - 1) != nullptr;
   }
 
   void MultiplyPanel(const Task& task, size_t index, MatrixView<float> out, size_t worker) const {
