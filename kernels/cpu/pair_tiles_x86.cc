@@ -26,7 +26,7 @@ constexpr size_t kHalfRows = kPairRowsOnce;
 // cost shows.
 constexpr size_t kFewRows = 2;
 // Up to so many rows take one strip after the other where words come from memory.
-constexpr size_t kRowsInOrder = 64;
+constexpr size_t kRowsInOrder = 2;
 
 struct NoFetcher {
   void Step() {}
