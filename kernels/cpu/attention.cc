@@ -55,8 +55,11 @@ class SlotCursor {
       const size_t slot = extent.first_slot + skip;
       const auto run =
           static_cast<uint32_t>(std::min<size_t>(extent.tokens - skip, block.end - at));
-      for (uint32_t i = 0; i < run; ++i) {
-        offsets[at + i] = (slot + i) * head_dim;
+      // Indices that cannot wrap, and a sum in place of a product: compilers make vectors of it.
+      size_t* const to = offsets + at;
+      size_t offset = slot * head_dim;
+      for (size_t i = 0; i < run; ++i, offset += head_dim) {
+        to[i] = offset;
       }
       for (uint32_t group = at / kRun; group * kRun < at + run; ++group) {
         const uint32_t begin = std::max(block.begin, group * kRun);

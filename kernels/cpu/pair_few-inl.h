@@ -213,22 +213,43 @@ class FewPairs {
       }
     }
     const uint16_t* v = reinterpret_cast<const uint16_t*>(tile.v) + chunk * 32;
+    const uint32_t* weights = columns.weights;
     uint32_t t = block.begin;
     if (t % 2 != 0) {
-      ValuePair<kRows, kCount, kHalf>(nullptr, v + block.offsets[t], columns.weights + t / 2, sums);
+      ValuePair<kRows, kCount, kHalf, kSecondOfPair>(nullptr, v + block.offsets[t], weights + t / 2,
+                                                     sums);
       ++t;
     }
-    const uint32_t chunks = tile.padded_dim / 32;
-    for (; t + 2 <= block.end; t += 2) {
-#pragma GCC unroll 4
-      for (int c = 0; c < kCount; ++c) {
-        RequestOfPair<kAsked<kRows>>(columns.ahead, t, chunk + c, chunks);
+    const size_t pair_lines = tile.padded_dim / 32 * kTileLine;  // Of both streams.
+    const uint32_t end = block.end / 2 * 2;
+    while (t < end) {
+      const uint32_t group = t / kRunTokens;
+      const uint32_t group_end = std::min(end, (group + 1) * kRunTokens);
+      const size_t line = t % kRunTokens / 2 * pair_lines + chunk * kTileLine;
+      const uint16_t* own = columns.ahead.own[group] + line;
+      const uint16_t* other = columns.ahead.other[group] + line;
+      if (IsRun(block, t)) {
+        const uint16_t* row = v + block.offsets[t];
+        for (; t < group_end; t += 2, row += 2 * tile.head_dim) {
+          RequestOfPair<kAsked<kRows>, kCount>(own, other);
+          ValuePair<kRows, kCount, kHalf, kBothOfPair>(row, row + tile.head_dim, weights + t / 2,
+                                                       sums);
+          own += pair_lines;
+          other += pair_lines;
+        }
+      } else {
+        for (; t < group_end; t += 2) {
+          RequestOfPair<kAsked<kRows>, kCount>(own, other);
+          ValuePair<kRows, kCount, kHalf, kBothOfPair>(
+              v + block.offsets[t], v + block.offsets[t + 1], weights + t / 2, sums);
+          own += pair_lines;
+          other += pair_lines;
+        }
       }
-      ValuePair<kRows, kCount, kHalf>(v + block.offsets[t], v + block.offsets[t + 1],
-                                      columns.weights + t / 2, sums);
     }
     if (t < block.end) {
-      ValuePair<kRows, kCount, kHalf>(v + block.offsets[t], nullptr, columns.weights + t / 2, sums);
+      ValuePair<kRows, kCount, kHalf, kFirstOfPair>(v + block.offsets[t], nullptr, weights + t / 2,
+                                                    sums);
     }
 #pragma GCC unroll 8
     for (int r = 0; r < kRows; ++r) {
@@ -241,16 +262,19 @@ class FewPairs {
     }
   }
 
-  // Adds two tokens; null: zeros in place of one that is not seen.
-  template <int kRows, int kCount, bool kHalf>
+  // Which tokens of a pair are seen.
+  enum SeenOfPair : uint8_t { kBothOfPair, kFirstOfPair, kSecondOfPair };
+
+  // Adds two tokens, zeros in place of one that is not seen.
+  template <int kRows, int kCount, bool kHalf, SeenOfPair kSeen>
   static HWY_INLINE void ValuePair(const uint16_t* first, const uint16_t* second,
                                    const uint32_t* weights, Sums<kRows, kCount>& sums) {
     Words low[kCount];
     Words high[kCount];
 #pragma GCC unroll 4
     for (int c = 0; c < kCount; ++c) {
-      const Words a = LoadValues<M>(first, static_cast<uint32_t>(c), kHalf);
-      const Words b = LoadValues<M>(second, static_cast<uint32_t>(c), kHalf);
+      const Words a = Chunk<kHalf, kSeen != kSecondOfPair>(first, c);
+      const Words b = Chunk<kHalf, kSeen != kFirstOfPair>(second, c);
       low[c] = M::Low(a, b);
       high[c] = M::High(a, b);
     }
@@ -262,6 +286,27 @@ class FewPairs {
         sums.low[r][c] = M::Step(sums.low[r][c], pair, low[c]);
         sums.high[r][c] = M::Step(sums.high[r][c], pair, high[c]);
       }
+    }
+  }
+
+  template <bool kHalf, bool kSeen>
+  static HWY_INLINE Words Chunk(const uint16_t* row, int chunk) {
+    if constexpr (!kSeen) {
+      return M::Broadcast(0);
+    } else if constexpr (kHalf) {
+      return M::LoadHalf(row + chunk * 32);
+    } else {
+      return M::LoadWords(row + chunk * 32);
+    }
+  }
+
+  // Asks for what a pair of tokens pays for in kCount chunks: their lines of both streams.
+  template <AskedLines kLines, int kCount>
+  static HWY_INLINE void RequestOfPair(const uint16_t* own, const uint16_t* other) {
+#pragma GCC unroll 4
+    for (int c = 0; c < kCount; ++c) {
+      PrefetchLineOf<kLines>(own + c * kTileLine);
+      PrefetchLineOf<kLines>(other + c * kTileLine);
     }
   }
 };

@@ -31,11 +31,10 @@ HWY_INLINE void StoreSum(const typename M::Floats& sum, float* to) {
 }
 
 // Asks for what a pair of tokens pays for in a chunk of 32 elements: a line of both streams.
-template <AskedLines kAsked = AskedLines::kAll>
 HWY_INLINE void RequestOfPair(const Ahead& ahead, uint32_t t, uint32_t chunk, uint32_t chunks) {
   const size_t line = (t % kRunTokens / 2 * chunks + chunk) * kTileLine;
-  PrefetchLineOf<kAsked>(ahead.own[t / kRunTokens] + line);
-  PrefetchLineOf<kAsked>(ahead.other[t / kRunTokens] + line);
+  PrefetchLine(ahead.own[t / kRunTokens] + line);
+  PrefetchLine(ahead.other[t / kRunTokens] + line);
 }
 
 // A chunk of a row of V, or the 16 elements that it ends with; null: zeros.
