@@ -135,7 +135,7 @@ class FewPairs {
           Words words[kCount];
 #pragma GCC unroll 4
           for (int i = 0; i < kCount; ++i) {
-            words[i] = M::PairsOfLine(M::LoadWords(k[i] + (line + two) * kTileLine));
+            words[i] = M::PairsOfLineAt(k[i] + (line + two) * kTileLine);
           }
 #pragma GCC unroll 8
           for (int r = 0; r < kRows; ++r) {

@@ -69,6 +69,7 @@ struct PlainPairs {
       return Half(line, PlaceInLine(token, 0)) | Half(line, PlaceInLine(token, 1)) << 16;
     });
   }
+  static Words PairsOfLineAt(const void* line) { return PairsOfLine(LoadWords(line)); }
   static Words Low(const Words& a, const Words& b) {
     return EachWord([&](size_t i) {
       const size_t at = i / 4 * 8 + i % 4;
