@@ -53,6 +53,12 @@ class SpillTier {
     std::atomic<uint64_t> failures{0};
     std::atomic<uint64_t> nanos_out{0};
     std::atomic<uint64_t> nanos_in{0};
+    // As telemetry::SpillReads has them.
+    std::atomic<uint64_t> nanos_queued{0};
+    std::atomic<uint64_t> nanos_reading{0};
+    std::atomic<uint64_t> nanos_behind{0};
+    std::atomic<uint64_t> nanos_copying{0};
+    std::atomic<uint64_t> bytes_ahead{0};
   };
   Counters& counters() { return counters_; }
   // Counts it, and warns of the first one since something went well.
