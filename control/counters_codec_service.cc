@@ -29,12 +29,11 @@ telemetry::BusCount FromProto(const v1::BusCount& proto, ReportedFigures& figure
 }
 
 telemetry::SpillReads FromProto(const v1::SpillReads& proto, ReportedFigures& figures) {
-  return {
-      .queued_seconds = figures.Take("spill.reads.queued_seconds", proto.queued_seconds()),
-      .reading_seconds = figures.Take("spill.reads.reading_seconds", proto.reading_seconds()),
-      .behind_seconds = figures.Take("spill.reads.behind_seconds", proto.behind_seconds()),
-      .copying_seconds = figures.Take("spill.reads.copying_seconds", proto.copying_seconds()),
-      .ahead_bytes = proto.ahead_bytes()};
+  return {.queued_seconds = figures.Take("spill.reads.queued_seconds", proto.queued_seconds()),
+          .reading_seconds = figures.Take("spill.reads.reading_seconds", proto.reading_seconds()),
+          .behind_seconds = figures.Take("spill.reads.behind_seconds", proto.behind_seconds()),
+          .copying_seconds = figures.Take("spill.reads.copying_seconds", proto.copying_seconds()),
+          .ahead_bytes = proto.ahead_bytes()};
 }
 
 telemetry::SpillCount FromProto(const v1::SpillCount& proto, ReportedFigures& figures) {

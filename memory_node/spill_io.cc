@@ -9,10 +9,11 @@
 #include <utility>
 
 #include "common/status_macros.h"
+#include "common/thread_pool.h"
 
 namespace lamina::memory_node {
 
-SpillIo::SpillIo(SpillFile& file) : file_(file) {
+SpillIo::SpillIo(SpillFile& file, std::vector<int> cores) : file_(file), cores_(std::move(cores)) {
   free_.resize(kBuffers);
   std::iota(free_.begin(), free_.end(), 0);
   for (int i = 0; i < kThreads; ++i) {
@@ -291,6 +292,9 @@ void SpillIo::End(Entry entry, std::unique_lock<std::mutex>& lock) {
 }
 
 void SpillIo::Work() {
+  if (!cores_.empty()) {
+    PinThisThread(cores_);  // Where the host refuses, it runs anywhere.
+  }
   std::unique_lock lock(mutex_);
   while (true) {
     wake_.wait(lock, [this] { return ends_ || Next() != Job::kNone; });

@@ -81,8 +81,8 @@ class SpillIo {
   // What the kernel calls the threads.
   static constexpr char kName[] = "lamina-spill";
 
-  // `file` must outlive this.
-  explicit SpillIo(SpillFile& file);
+  // `file` must outlive this. `cores`: where the threads run; none: anywhere.
+  explicit SpillIo(SpillFile& file, std::vector<int> cores = {});
   ~SpillIo();
   SpillIo(const SpillIo&) = delete;
   SpillIo& operator=(const SpillIo&) = delete;
@@ -157,6 +157,7 @@ class SpillIo {
   void End(Entry entry, std::unique_lock<std::mutex>& lock);
 
   SpillFile& file_;
+  const std::vector<int> cores_;
   std::mutex mutex_;
   std::condition_variable wake_;
   std::condition_variable idle_;

@@ -11,12 +11,12 @@
 namespace lamina::memory_node {
 
 absl::StatusOr<std::unique_ptr<SpillTier>> SpillTier::Open(const std::string& directory,
-                                                           uint64_t bytes) {
+                                                           uint64_t bytes, std::vector<int> cores) {
   LAMINA_ASSIGN_OR_RETURN(std::unique_ptr<SpillDisk> disk, OpenSpillDisk(directory));
   LAMINA_ASSIGN_OR_RETURN(std::unique_ptr<SpillFile> file,
                           SpillFile::Create(std::move(disk), bytes, directory));
   LAMINA_ASSIGN_OR_RETURN(const SpillSpeed speed, file->Measure(SpillIo::kReads));
-  return std::make_unique<SpillTier>(std::move(file), speed);
+  return std::make_unique<SpillTier>(std::move(file), speed, std::move(cores));
 }
 
 telemetry::SpillCount SpillTier::Count() const {
