@@ -246,8 +246,8 @@ struct SpillStatus {
   double queued_seconds = 0;
   double reading_seconds = 0;
   double behind_seconds = 0;
-  double copying_seconds = 0;         // Of all threads that checked and copied, meanwhile too.
-  uint64_t ahead_bytes = 0;           // Of bytes_in, read before it was ordered.
+  double copying_seconds = 0;         // All threads that checked and copied, meanwhile too.
+  uint64_t ahead_bytes = 0;           // What of bytes_in had been read before it was ordered.
   double write_bytes_per_second = 0;  // Measured at start.
   double read_bytes_per_second = 0;
 };

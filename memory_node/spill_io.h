@@ -43,7 +43,7 @@
 
 namespace lamina::memory_node {
 
-// Where the time of an order went. Of reads but for the first.
+// Where the time of an order went. Writes have the first alone.
 struct SpillTimes {
   Nanos begun = 0;     // When its first block was begun, or claimed if it had been read ahead.
   Nanos fetched = 0;   // When the last block had been read.

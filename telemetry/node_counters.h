@@ -28,7 +28,7 @@ struct SpillReads {
   double reading_seconds = 0;  // while blocks were being read,
   double behind_seconds = 0;   // and behind the last read, until all was checked and copied.
   double copying_seconds = 0;  // Time of all threads that checked and copied, meanwhile too.
-  uint64_t ahead_bytes = 0;    // Of bytes_in, what had been read before it was ordered.
+  uint64_t ahead_bytes = 0;    // What of bytes_in had been read before it was ordered.
   friend bool operator==(const SpillReads&, const SpillReads&) = default;
 };
 

@@ -406,7 +406,7 @@ TEST_F(SpillIoTest, AnOrderWaitsForWhatIsBeingReadAhead) {
   EXPECT_GT(done.times.at_disk, 0);
 }
 
-// Of all that hold what is read ahead, too.
+// Those in which something was read ahead are theirs too.
 TEST_F(SpillIoTest, OtherOrdersGetTheBuffersTheyNeed) {
   constexpr uint32_t kBlocks = 3 * SpillIo::kBuffers;
   Make(CountsReads(), kBlocks);
