@@ -202,7 +202,8 @@ void SpillIo::FetchAhead(std::unique_lock<std::mutex>& lock) {
   --reading_;
   const bool kept = ahead_.End({.buffer = buffer, .status = status});
   if (awaited_.has_value()) {
-    Block block = *std::exchange(awaited_, std::nullopt);
+    Block block = *awaited_;
+    awaited_.reset();
     block.buffer = buffer;
     EndRead(block, status, lock);
   } else if (!kept) {

@@ -265,6 +265,9 @@ void SpillSource::End(Move& move, const SpillOrder& order) {
 }
 
 void SpillSource::CountParts(const Move& move, const SpillOrder& order) {
+  if (move.blocks.empty()) {
+    return;  // It had no tokens.
+  }
   SpillTier::Counters& counters = tier_.counters();
   const SpillTimes& times = order.times;
   const auto add = [](std::atomic<uint64_t>& counter, Nanos nanos) {
