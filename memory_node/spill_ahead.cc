@@ -47,7 +47,7 @@ SpillAhead::Claimed SpillAhead::Claim(absl::Span<const uint32_t> blocks, std::ve
   }
   const size_t count = claimed.read.size();
   claimed.next_comes = count == read_.size() && reading_ && !dropped_ && is_alike(count);
-  if (count > 0 || claimed.next_comes) {
+  if (is_alike(0)) {
     read_.erase(read_.begin(), read_.begin() + static_cast<std::ptrdiff_t>(count));
     Forget(free);
   }

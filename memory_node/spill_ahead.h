@@ -53,7 +53,8 @@ class SpillAhead {
     std::vector<Read> read;   // Its first ones.
     bool next_comes = false;  // The one behind these is being read.
   };
-  // Where it has some, all others are forgotten.
+  // Where the order begins as they do, all others are forgotten: it reads them itself, if none has
+  // been read yet.
   Claimed Claim(absl::Span<const uint32_t> blocks, std::vector<int>& free);
 
   // The buffer of the last one that was read, which is forgotten; for whoever needs one now.

@@ -90,7 +90,7 @@ class SpillIo {
   // Buffers for blocks of the file as it is formatted now. Before the first order, and between
   // Wait() and the next one. Errors: kResourceExhausted  the host has no memory for them.
   absl::Status Open();
-  // Gives the buffers up. Requires: as Open().
+  // Gives the buffers up. Requires: as Open(), and that there is nothing to read ahead.
   void Close();
 
   void Order(SpillOrder order);

@@ -89,6 +89,28 @@ TEST_F(SpillAheadTest, AnOrderOfOtherBlocksLeavesThem) {
   EXPECT_THAT(free_, IsEmpty());
 }
 
+// Else they would be read once more behind it.
+TEST_F(SpillAheadTest, AnOrderThatComesBeforeAnyWasReadForgetsThem) {
+  Want({4, 5});
+  const SpillAhead::Claimed claimed = Claim({4, 5, 6});
+  EXPECT_THAT(claimed.read, IsEmpty());
+  EXPECT_FALSE(claimed.next_comes);
+  EXPECT_FALSE(ahead_.HasNext());
+}
+
+// The second one is being read, and the buffer of the first was given up meanwhile.
+TEST_F(SpillAheadTest, NoOrderWaitsForWhatIsNotWantedAnyMore) {
+  Want({4, 5});
+  Read(1);
+  ASSERT_EQ(ahead_.Begin(), 5u);
+  EXPECT_EQ(ahead_.GiveUpLast(), 1);
+  EXPECT_FALSE(Claim({4, 5}).next_comes);
+  EXPECT_FALSE(ahead_.HasNext());
+  EXPECT_FALSE(ahead_.End({.buffer = 2, .status = absl::OkStatus()}));
+  EXPECT_FALSE(ahead_.HasNext());
+  EXPECT_THAT(free_, IsEmpty());
+}
+
 TEST_F(SpillAheadTest, WhatAnOrderOfFewerDoesNotHaveIsForgotten) {
   Want({4, 5, 6});
   Read(1);

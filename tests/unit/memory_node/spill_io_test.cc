@@ -75,12 +75,15 @@ class SpillIoTest : public ::testing::Test {
     go_ = true;
     go_.notify_all();
   }
-  // Writes them; the one at `index` holds Bytes(index).
-  void WriteAll(const std::vector<uint32_t>& blocks) {
+  // The one at `index` will hold Bytes(index).
+  void OrderWrite(const std::vector<uint32_t>& blocks) {
     io_->Order({.write = true, .blocks = blocks, .copy = [](size_t index, SpillPass& pass) {
                   absl::c_copy(Bytes(static_cast<int>(index)), pass.Next(kBlockBytes).begin());
                   return absl::OkStatus();
                 }});
+  }
+  void WriteAll(const std::vector<uint32_t>& blocks) {
+    OrderWrite(blocks);
     EXPECT_EQ(Done().at(0).status, absl::OkStatus());
   }
   // Reads them, and expects what WriteAll() wrote there. Calls `ordered` once they are ordered.
@@ -438,6 +441,56 @@ TEST_F(SpillIoTest, WhatCouldNotBeReadAheadIsTheOrdersError) {
   EXPECT_TRUE(io_->Wait(Seconds(60)));
   EXPECT_THAT(ReadAll({2, 1}).status.message(), HasSubstr("cannot read: Input/output error"));
   EXPECT_EQ(ReadAll({2, 1}).status, absl::OkStatus());
+}
+
+TEST_F(SpillIoTest, OtherBytesThatWereReadAheadAreFoundInTheOrder) {
+  Make([this](bool write, uint64_t number) {
+    reads_ += write ? 0 : 1;
+    reads_.notify_all();
+    return MemorySpillDisk::Fault{.flips = !write && number == 1};
+  });
+  WriteAll({2, 1});
+  io_->ReadAhead({2, 1});
+  AwaitReads(2);
+  EXPECT_TRUE(io_->Wait(Seconds(60)));
+  EXPECT_EQ(ReadAll({2, 1}).status.code(), absl::StatusCode::kDataLoss);
+  EXPECT_EQ(ReadAll({2, 1}).status, absl::OkStatus());
+}
+
+// Neither those that are read meanwhile have it, nor, once others are wanted, these blocks.
+TEST_F(SpillIoTest, WhatCouldNotBeReadAheadIsNobodyElsesError) {
+  Make([this](bool write, uint64_t number) {
+    reads_ += write ? 0 : 1;
+    reads_.notify_all();
+    return MemorySpillDisk::Fault{.error = !write && number == 0 ? EIO : 0};
+  });
+  WriteAll({2, 1});
+  WriteAll({3});
+  io_->ReadAhead({2, 1});
+  AwaitReads(1);
+  EXPECT_EQ(ReadAll({3}).status, absl::OkStatus());
+  io_->ReadAhead({});
+  EXPECT_EQ(ReadAll({2, 1}).status, absl::OkStatus());
+}
+
+// A sequence is dropped while its blocks are read ahead, and others are written there.
+TEST_F(SpillIoTest, WhatLiesThereByThenIsReadAnew) {
+  Make(CountsReads(/*held=*/1));
+  WriteAll({3, 1, 2});
+  io_->ReadAhead({1, 2});
+  AwaitReads(2);
+  io_->ReadAhead({});
+  OrderWrite({1, 2, 3});
+  while (!io_->has_done()) {
+    std::this_thread::yield();
+  }
+  std::vector<SpillOrder> written;
+  io_->Take(written);
+  io_->ReadAhead({1, 2, 3});
+  const SpillOrder done = ReadAll({1, 2, 3}, [this] { LetGo(); });
+  EXPECT_EQ(done.status, absl::OkStatus());
+  EXPECT_EQ(done.times.ahead, 0u);
+  EXPECT_EQ(reads_.load(), 5u);
 }
 
 TEST_F(SpillIoTest, NothingIsReadAheadBehindCancel) {
