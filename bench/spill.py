@@ -79,6 +79,11 @@ def predicted(turns, rates, arguments):
     return predicted_of(mean(turns, "seconds"), mean(turns, "computed_again"), mean(turns, "prompt_tokens_per_second"), rates, arguments)
 
 
+def step_seconds(running):
+    """Of all that came back so far, from the reports to plans of steps with them."""
+    return sum(value for name, value in running.metrics().items() if name.startswith("lamina_restore_step_seconds_sum"))
+
+
 def turn(arguments, spills):
     """Figures of one load."""
     with started(arguments, spills) as running:
@@ -87,6 +92,7 @@ def turn(arguments, spills):
         with spill_watch.Watch(running) as watch:  # Both ways: it takes some of the time.
             load = load_on(running, arguments)
         after = running.status()
+        to_steps = step_seconds(running)
     node = node_of(after)
     next_to_moves = spill_watch.next_to_moves(watch.looks)
     computed = after["tokens_prefilled"] - before["tokens_prefilled"]
@@ -94,7 +100,7 @@ def turn(arguments, spills):
             "prompt_tokens_per_second": rate, "computed_again": max(0, computed - arguments.rows * arguments.context),
             "preemptions": after["preemptions"] - before["preemptions"], "slots": node["slots_total"],
             "attend_bytes_per_second": node["kv_bytes_read"] / max(node["part_seconds"].get("attend", 0), 1e-9),
-            "tier_seconds": node["part_seconds"].get("spill", 0.0), "spill": node["spill"], "next_to_moves": dataclasses.asdict(next_to_moves)}
+            "tier_seconds": node["part_seconds"].get("spill", 0.0), "spill": node["spill"], "step_seconds": to_steps, "next_to_moves": dataclasses.asdict(next_to_moves)}
 
 
 def tier_counts(status):
@@ -126,6 +132,18 @@ def on_one(arguments):
 
 def mean(turns, key):
     return statistics.mean(one[key] for one in turns)
+
+
+def parts_of_reads(turns):
+    """Where the time of what was read back went, in ms of each sequence."""
+    tiers = [one["spill"] for one in turns]
+
+    def each(key):
+        return 1e3 * sum(tier[key] for tier in tiers) / sum(tier["sequences_in"] for tier in tiers)
+
+    named = {"queued": each("queued_seconds"), "at the disk": each("reading_seconds"), "behind the last read": each("behind_seconds")}
+    return {**named, "between reads": max(0.0, each("seconds_in") - sum(named.values())), "of all threads to check and copy": each("copying_seconds"),
+            "from the report to a step": 1e3 * sum(one["step_seconds"] for one in turns) / sum(tier["sequences_in"] for tier in tiers)}
 
 
 def moving_share(turns):
@@ -162,6 +180,9 @@ def report(spilled, recomputed, arguments):
         ratios["restore_ratio"] = sum(tier["seconds_in"] for tier in tiers) / bound
         print(f"read back in {1e3 * sum(tier['seconds_in'] for tier in tiers) / back:.1f} ms each, {ratios['restore_ratio']:.2f} of bytes over "
               f"the measured read of {statistics.mean(reads):.2f} GB/s, {min(reads):.2f} to {max(reads):.2f} at the starts (target at most {NEAR})")
+        ratios["parts_of_reads_ms"] = parts_of_reads(spilled)
+        print(f"of each, ms: {', '.join(f'{value:.1f} {name}' for name, value in ratios['parts_of_reads_ms'].items())}; "
+              f"{100 * sum(tier['ahead_bytes'] for tier in tiers) / sum(tier['bytes_in'] for tier in tiers):.0f}% of the bytes had been read ahead")
     return ratios
 
 

@@ -241,6 +241,13 @@ struct SpillStatus {
   uint64_t failures = 0;           // Could not be: they were recomputed.
   double seconds_out = 0;          // From plans to reports.
   double seconds_in = 0;
+  // Where seconds_in went: before the first block was begun, while blocks were being read, and
+  // behind the last read. What is left is between reads.
+  double queued_seconds = 0;
+  double reading_seconds = 0;
+  double behind_seconds = 0;
+  double copying_seconds = 0;         // All threads that checked and copied, meanwhile too.
+  uint64_t ahead_bytes = 0;           // What of bytes_in had been read before it was ordered.
   double write_bytes_per_second = 0;  // Measured at start.
   double read_bytes_per_second = 0;
 };

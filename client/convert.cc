@@ -96,6 +96,11 @@ SpillStatus FromProto(const v1::SpillCount& spill) {
           .failures = spill.failures(),
           .seconds_out = spill.seconds_out(),
           .seconds_in = spill.seconds_in(),
+          .queued_seconds = spill.reads().queued_seconds(),
+          .reading_seconds = spill.reads().reading_seconds(),
+          .behind_seconds = spill.reads().behind_seconds(),
+          .copying_seconds = spill.reads().copying_seconds(),
+          .ahead_bytes = spill.reads().ahead_bytes(),
           .write_bytes_per_second = spill.write_bytes_per_second(),
           .read_bytes_per_second = spill.read_bytes_per_second()};
 }

@@ -41,6 +41,16 @@ std::vector<int> CoresMissing(const std::vector<int>& cores) {
   return missing;
 }
 
+std::vector<int> CoresBut(const std::vector<int>& cores) {
+  std::vector<int> others;
+  for (const int core : CoresOfThread()) {
+    if (std::find(cores.begin(), cores.end(), core) == cores.end()) {
+      others.push_back(core);
+    }
+  }
+  return others;
+}
+
 absl::Status CheckThreads(absl::string_view what, size_t threads) {
   cpu_set_t set;
   CPU_ZERO(&set);

@@ -21,6 +21,10 @@ std::vector<int> CoresOfThread();
 // does not have, or that its mask leaves out. Empty where the kernel does not say.
 std::vector<int> CoresMissing(const std::vector<int>& cores);
 
+// Returns the cores that the calling thread may run on, ascending, but for `cores`. Empty where the
+// kernel does not say.
+std::vector<int> CoresBut(const std::vector<int>& cores);
+
 // The most threads of a pool for each core: more only wait for each other. kThreadsAlways are
 // allowed on any host.
 inline constexpr uint32_t kThreadsPerCoreMax = 4;

@@ -28,6 +28,14 @@ telemetry::BusCount FromProto(const v1::BusCount& proto, ReportedFigures& figure
   return bus;
 }
 
+telemetry::SpillReads FromProto(const v1::SpillReads& proto, ReportedFigures& figures) {
+  return {.queued_seconds = figures.Take("spill.reads.queued_seconds", proto.queued_seconds()),
+          .reading_seconds = figures.Take("spill.reads.reading_seconds", proto.reading_seconds()),
+          .behind_seconds = figures.Take("spill.reads.behind_seconds", proto.behind_seconds()),
+          .copying_seconds = figures.Take("spill.reads.copying_seconds", proto.copying_seconds()),
+          .ahead_bytes = proto.ahead_bytes()};
+}
+
 telemetry::SpillCount FromProto(const v1::SpillCount& proto, ReportedFigures& figures) {
   return {.capacity_bytes = proto.capacity_bytes(),
           .used_bytes = proto.used_bytes(),
@@ -40,6 +48,7 @@ telemetry::SpillCount FromProto(const v1::SpillCount& proto, ReportedFigures& fi
           .failures = proto.failures(),
           .seconds_out = figures.Take("spill.seconds_out", proto.seconds_out()),
           .seconds_in = figures.Take("spill.seconds_in", proto.seconds_in()),
+          .reads = FromProto(proto.reads(), figures),
           .write_bytes_per_second =
               figures.Take("spill.write_bytes_per_second", proto.write_bytes_per_second()),
           .read_bytes_per_second =
@@ -120,6 +129,12 @@ void ToProto(const telemetry::NodeCounters& counters, v1::NodeDetail* proto) {
     entry->set_failures(spill.failures);
     entry->set_seconds_out(spill.seconds_out);
     entry->set_seconds_in(spill.seconds_in);
+    v1::SpillReads* reads = entry->mutable_reads();
+    reads->set_queued_seconds(spill.reads.queued_seconds);
+    reads->set_reading_seconds(spill.reads.reading_seconds);
+    reads->set_behind_seconds(spill.reads.behind_seconds);
+    reads->set_copying_seconds(spill.reads.copying_seconds);
+    reads->set_ahead_bytes(spill.reads.ahead_bytes);
     entry->set_write_bytes_per_second(spill.write_bytes_per_second);
     entry->set_read_bytes_per_second(spill.read_bytes_per_second);
   }

@@ -115,6 +115,16 @@ void AddRequestFamilies(MetricsPage& page, const Engine& engine, const EngineSta
   AddTimes(page, engine.metrics(), labels);
 }
 
+void AddRestores(MetricsPage& page, const RequestMetrics& metrics) {
+  page.Histogram(
+      "lamina_restore_read_seconds",
+      "From the plan that has K and V read out of a spill tier to the last node's report.", {},
+      metrics.restore_read.Take());
+  page.Histogram("lamina_restore_step_seconds",
+                 "From that report to the plan of the first step that works on the sequence.", {},
+                 metrics.restore_step.Take());
+}
+
 void AddScores(MetricsPage& page, const RequestMetrics& metrics) {
   page.Counter("lamina_scored_texts_total", "Texts that were scored, prompts of completions too.",
                {}, Read(metrics.scored));
@@ -249,6 +259,7 @@ std::string MetricsText(Engine& engine, const std::string& model_name, const Clo
   const EngineStatus status = engine.GetStatus();
   MetricsPage page;
   AddRequestFamilies(page, engine, status, model_name);
+  AddRestores(page, engine.metrics());
   AddScores(page, engine.metrics());
   AddFailures(page, engine.metrics());
   page.Gauge("lamina_info", "1, with the version.", {{"version", std::string(kVersion)}}, 1);

@@ -113,7 +113,10 @@ void Engine::NodeLinks(const NodeSource& from, uint64_t epoch,
 }
 
 void Engine::NodeSpilled(const NodeSource& from, const plan::SpillReport& report) {
-  impl_->PostOf(from, [report](Impl& impl) { impl.scheduler.OnSpilled(report); });
+  impl_->PostOf(from, [report](Impl& impl) {
+    impl.restores.Reported(report, impl.clock.Now());
+    impl.scheduler.OnSpilled(report);
+  });
 }
 
 void Engine::NodeStatus(const NodeSource& from, double busy_share,

@@ -210,6 +210,7 @@ void Engine::Impl::BeginEpoch(const FormedEpoch& epoch, const std::vector<std::s
   scheduler.SetFetchRates(FetchRatesOf(options, epoch, MeasuredNodesOf(members)));
   chunks_planned.assign(config.lanes, {});
   prompt_rate.Reset(config.lanes);
+  restores.Reset();
   reports.Reset(epoch.topology.compute_nodes(), config.lanes, *schedule);
   core::Events events;
   std::vector<core::MemoryNodeShare> shares = epoch.shares;
@@ -309,6 +310,7 @@ void Engine::Impl::PlanSteps() {
     }
     token_work.Add(plan, schedule->IsPrefillLane(plan.lane));
     prompt_rate.Planned(plan, now);
+    restores.Planned(plan, now);
     for (plan::SequenceJoin& join : plan.joins) {
       const plan::SequenceId id = scheduler.AnswerOf(join.id);
       requests.Started(id);

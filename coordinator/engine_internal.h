@@ -26,6 +26,7 @@
 #include "coordinator/member_changes.h"
 #include "coordinator/member_trial.h"
 #include "coordinator/request_table.h"
+#include "coordinator/restore_times.h"
 #include "coordinator/token_rate.h"
 #include "coordinator/token_work.h"
 #include "coordinator/trace_log.h"
@@ -42,6 +43,7 @@ struct Engine::Impl final : public EpochOwner {
   // Touched by the loop's thread only.
   core::Scheduler scheduler;
   RequestTable requests;
+  RestoreTimes restores{requests.metrics()};
   TraceLog trace;
   ClusterMembers members;
   const MemberTrial trial;

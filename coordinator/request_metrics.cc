@@ -23,6 +23,8 @@ RequestMetrics::RequestMetrics()
       queue_time(Seconds()),
       prefill_time(Seconds()),
       decode_time(Seconds()),
+      restore_read(Seconds()),
+      restore_step(Seconds()),
       prompt_tokens_per_request(Tokens()),
       tokens_per_request(Tokens()) {}
 

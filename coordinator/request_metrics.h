@@ -30,6 +30,10 @@ class RequestMetrics {
   Histogram queue_time;    // From arrival to the first step that works on it.
   Histogram prefill_time;  // From there to the first token.
   Histogram decode_time;   // From there to the last.
+  // What comes back from a spill tier: from the plan that has it read to the last node's report,
+  // and from there to the plan of a step that works on the sequence.
+  Histogram restore_read;
+  Histogram restore_step;
   Histogram prompt_tokens_per_request;
   Histogram tokens_per_request;
 

@@ -104,6 +104,22 @@ void AddSpill(MetricsPage& page, const std::string& prefix, const MetricLabels& 
   add_direction("out", spill.bytes_out, spill.sequences_out, spill.cached_tokens_out,
                 spill.seconds_out);
   add_direction("in", spill.bytes_in, spill.sequences_in, spill.cached_tokens_in, spill.seconds_in);
+  const telemetry::SpillReads& reads = spill.reads;
+  const std::pair<const char*, double> parts[] = {{"queued", reads.queued_seconds},
+                                                  {"reading", reads.reading_seconds},
+                                                  {"behind", reads.behind_seconds}};
+  for (const auto& [part, seconds] : parts) {
+    page.Counter(prefix + "read_seconds_total",
+                 "Of reads from their plans to their reports, what was before the first block, at "
+                 "the disk, and behind it.",
+                 With(labels, "part", part), seconds);
+  }
+  page.Counter(prefix + "copying_seconds_total",
+               "Time of threads that checked and copied what was read.", labels,
+               reads.copying_seconds);
+  page.Counter(prefix + "ahead_bytes_total",
+               "Of what was read back, what had been read before a plan wanted it.", labels,
+               static_cast<double>(reads.ahead_bytes));
 }
 
 void AddBus(MetricsPage& page, const std::string& prefix, const MetricLabels& labels,

@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -33,13 +34,17 @@ constexpr char kPurpose[] =
     "It needs no model file. Usually started by deploy/cluster.sh.\n\n"
     "Example: lamina-memory --cluster deploy/clusters/local.yaml --name m0";
 
-// Null where the node has no spill tier.
-absl::StatusOr<std::unique_ptr<memory_node::SpillTier>> OpenSpill(const SpillConfig& file) {
+// Null where the node has no spill tier. Its threads keep off the cores that attend, if there are
+// others.
+absl::StatusOr<std::unique_ptr<memory_node::SpillTier>> OpenSpill(
+    const SpillConfig& file, const std::vector<int>& attending) {
   if (file.path.empty()) {
     return nullptr;
   }
-  LAMINA_ASSIGN_OR_RETURN(std::unique_ptr<memory_node::SpillTier> spill,
-                          memory_node::SpillTier::Open(file.path, file.capacity_bytes));
+  std::vector<int> cores = attending.empty() ? std::vector<int>() : CoresBut(attending);
+  LAMINA_ASSIGN_OR_RETURN(
+      std::unique_ptr<memory_node::SpillTier> spill,
+      memory_node::SpillTier::Open(file.path, file.capacity_bytes, std::move(cores)));
   LogInfo("spill ", FormatBytes(file.capacity_bytes), " in ", file.path, " writes ",
           FormatBytes(static_cast<uint64_t>(spill->speed().write)), "/s reads ",
           FormatBytes(static_cast<uint64_t>(spill->speed().read)), "/s");
@@ -79,7 +84,7 @@ absl::Status Serve(const daemon::DaemonFlags& flags) {
   LogInfo("read bandwidth ", FormatBytes(static_cast<uint64_t>(bandwidth)), "/s threads ", threads,
           " kernels ", device.kernels);
   LAMINA_ASSIGN_OR_RETURN(const std::unique_ptr<memory_node::SpillTier> spill,
-                          OpenSpill(node->spill));
+                          OpenSpill(node->spill, node->cores));
   plan::PolicyTimes policy_times;
   if (config->policy == kPolicyAuto && config->HasDevices()) {
     LAMINA_ASSIGN_OR_RETURN(policy_times.attention_local,

@@ -3,9 +3,9 @@
 // SpillFile: blocks of one size in a file, each with a checksum (spill_pass.h). Which blocks are
 // whose, and their checksums, are in memory alone: the file is nobody's once the process has ended.
 //
-// Threading: Write(), Fetch() and Check() from any thread, each block from one at a time; Take(),
-// GiveBack() and blocks_free() from one thread; the rest from that one too, while nobody writes or
-// reads.
+// Threading: Write(), Fetch() and Check() from any thread, each block from one at a time, unless
+// nobody looks at what a Fetch() brings; Take(), GiveBack() and blocks_free() from one thread; the
+// rest from that one too, while nobody writes or reads.
 // Memory: 12 bytes for each block.
 
 #pragma once

@@ -138,13 +138,16 @@ absl::Status SpillSource::BeginIn(const plan::SlotMove& move) {
                                stored + plan::SpillBlocksOf(move.skip + tokens));
   const auto open = stored + plan::SpillBlocksOf(found->second.tokens);
   blocks.insert(blocks.end(), open, open + plan::SpillTailBlocksOf(move.tail.tokens));
-  return OrderBlocks({.spill = move.spill,
-                      .blocks = std::move(blocks),
-                      .tokens = tokens,
-                      .tail = move.tail,
-                      .skip = move.skip % kSpillBlockTokens,
-                      .of_blocks = found->second.of_blocks},
-                     move.slots);
+  LAMINA_RETURN_IF_ERROR(OrderBlocks({.spill = move.spill,
+                                      .blocks = std::move(blocks),
+                                      .tokens = tokens,
+                                      .tail = move.tail,
+                                      .skip = move.skip % kSpillBlockTokens,
+                                      .of_blocks = found->second.of_blocks},
+                                     move.slots));
+  found->second.ordered = true;
+  ReadAhead();
+  return absl::OkStatus();
 }
 
 void SpillSource::Drop(uint64_t spill) {
@@ -152,8 +155,23 @@ void SpillSource::Drop(uint64_t spill) {
   if (found != stored_.end()) {  // Else another node's, or one that was not written.
     tier_.file().GiveBack(found->second.blocks);
     stored_.erase(found);
+    ReadAhead();  // Before anybody writes to these blocks.
     CountUsed();
   }
+}
+
+// The last in service order gives up its slots first, and waits for the longest: so the one that
+// was written last is the first to come back.
+void SpillSource::ReadAhead() {
+  std::vector<uint32_t> blocks;
+  const auto next = std::find_if(stored_.rbegin(), stored_.rend(), [](const auto& entry) {
+    return !entry.second.of_blocks && !entry.second.ordered;
+  });
+  if (next != stored_.rend()) {
+    blocks = next->second.blocks;
+    blocks.resize(std::min(blocks.size(), SpillAhead::kBlocks));
+  }
+  tier_.io().ReadAhead(std::move(blocks));
 }
 
 absl::Status SpillSource::OrderBlocks(Move move, absl::Span<const Extent> slots) {
@@ -232,6 +250,9 @@ void SpillSource::End(Move& move, const SpillOrder& order) {
   }
   telemetry::AddTo(move.out ? counters.nanos_out : counters.nanos_in,
                    static_cast<uint64_t>(order.ended - move.taken));
+  if (!move.out) {
+    CountParts(move, order);
+  }
   tier_.WentWell();
   TellEnded(move.spill);
   if (move.out) {
@@ -239,7 +260,24 @@ void SpillSource::End(Move& move, const SpillOrder& order) {
                            .tokens = move.tokens,
                            .open = move.tail.tokens,
                            .of_blocks = move.of_blocks};
+    ReadAhead();
   }
+}
+
+void SpillSource::CountParts(const Move& move, const SpillOrder& order) {
+  if (move.blocks.empty()) {
+    return;  // It had no tokens.
+  }
+  SpillTier::Counters& counters = tier_.counters();
+  const SpillTimes& times = order.times;
+  const auto add = [](std::atomic<uint64_t>& counter, Nanos nanos) {
+    telemetry::AddTo(counter, static_cast<uint64_t>(std::max<Nanos>(nanos, 0)));
+  };
+  add(counters.nanos_queued, times.begun - move.taken);
+  add(counters.nanos_reading, times.at_disk);
+  add(counters.nanos_behind, order.ended - times.fetched);
+  add(counters.nanos_copying, times.copying);
+  telemetry::AddTo(counters.bytes_ahead, uint64_t{times.ahead} * tier_.file().block_bytes());
 }
 
 void SpillSource::TellEnded(uint64_t spill) const {

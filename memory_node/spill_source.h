@@ -14,6 +14,9 @@
 // waits for the data thread to come back from attention
 // (docs/adr/0231-threads-of-the-tier-report.md).
 //
+// First blocks of the sequence that is likely to come back next are read before a plan says so
+// (docs/adr/0261-blocks-are-read-ahead.md).
+//
 // What goes wrong is reported to the coordinator, and ends neither the step nor the epoch.
 //
 // Threading: the data thread, but for Copy() and reports of what went well. Allocation: buffers in
@@ -77,6 +80,7 @@ class SpillSource final : public WorkSource {
     uint32_t tokens = 0;  // Those of an open block of INT8 are not among them,
     uint32_t open = 0;    // and are so many.
     bool of_blocks = false;
+    bool ordered = false;  // It has been read back, or is being.
   };
   // Where the tokens of a block lie.
   struct Slots {
@@ -98,6 +102,8 @@ class SpillSource final : public WorkSource {
   absl::Status BeginOut(const plan::SlotMove& move);
   absl::Status BeginIn(const plan::SlotMove& move);
   void Drop(uint64_t spill);
+  // The tier reads ahead what is likely to be wanted next. Called when that may have changed.
+  void ReadAhead();
   // Orders all blocks of the move, whose tokens have these slots.
   // Errors: kInternal  they are fewer than its tokens.
   absl::Status OrderBlocks(Move move, absl::Span<const Extent> slots);
@@ -108,6 +114,8 @@ class SpillSource final : public WorkSource {
   // reads or writes these slots meanwhile, and no others are touched.
   static absl::Status Copy(const SpillForm& form, bool out, const Slots& slots, SpillPass& block);
   void End(Move& move, const SpillOrder& order);
+  // Adds up where the time of one that was read went.
+  void CountParts(const Move& move, const SpillOrder& order);
   void Fail(uint64_t spill, const absl::Status& why);
   void TellEnded(uint64_t spill) const;
   void CountUsed();

@@ -11,17 +11,20 @@
 namespace lamina::memory_node {
 
 absl::StatusOr<std::unique_ptr<SpillTier>> SpillTier::Open(const std::string& directory,
-                                                           uint64_t bytes) {
+                                                           uint64_t bytes, std::vector<int> cores) {
   LAMINA_ASSIGN_OR_RETURN(std::unique_ptr<SpillDisk> disk, OpenSpillDisk(directory));
   LAMINA_ASSIGN_OR_RETURN(std::unique_ptr<SpillFile> file,
                           SpillFile::Create(std::move(disk), bytes, directory));
   LAMINA_ASSIGN_OR_RETURN(const SpillSpeed speed, file->Measure(SpillIo::kReads));
-  return std::make_unique<SpillTier>(std::move(file), speed);
+  return std::make_unique<SpillTier>(std::move(file), speed, std::move(cores));
 }
 
 telemetry::SpillCount SpillTier::Count() const {
   const auto read = [](const std::atomic<uint64_t>& counter) {
     return counter.load(std::memory_order_relaxed);
+  };
+  const auto seconds = [&read](const std::atomic<uint64_t>& nanos) {
+    return ToSeconds(static_cast<Nanos>(read(nanos)));
   };
   return {.capacity_bytes = file_->bytes(),
           .used_bytes = read(counters_.used_bytes),
@@ -32,8 +35,13 @@ telemetry::SpillCount SpillTier::Count() const {
           .cached_tokens_out = read(counters_.cached_tokens_out),
           .cached_tokens_in = read(counters_.cached_tokens_in),
           .failures = read(counters_.failures),
-          .seconds_out = ToSeconds(static_cast<Nanos>(read(counters_.nanos_out))),
-          .seconds_in = ToSeconds(static_cast<Nanos>(read(counters_.nanos_in))),
+          .seconds_out = seconds(counters_.nanos_out),
+          .seconds_in = seconds(counters_.nanos_in),
+          .reads = {.queued_seconds = seconds(counters_.nanos_queued),
+                    .reading_seconds = seconds(counters_.nanos_reading),
+                    .behind_seconds = seconds(counters_.nanos_behind),
+                    .copying_seconds = seconds(counters_.nanos_copying),
+                    .ahead_bytes = read(counters_.bytes_ahead)},
           .write_bytes_per_second = speed_.write,
           .read_bytes_per_second = speed_.read};
 }

@@ -11,6 +11,8 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "control/node_handler.h"
@@ -23,12 +25,13 @@ namespace lamina::memory_node {
 
 class SpillTier {
  public:
-  // A file of so many bytes in the folder `directory`, whose speed is measured.
+  // A file of so many bytes in the folder `directory`, whose speed is measured. `cores`: as SpillIo
+  // has it, for those on which nobody attends.
   // Errors: those of OpenSpillDisk(), SpillFile::Create() and Measure().
   static absl::StatusOr<std::unique_ptr<SpillTier>> Open(const std::string& directory,
-                                                         uint64_t bytes);
-  SpillTier(std::unique_ptr<SpillFile> file, const SpillSpeed& speed)
-      : file_(std::move(file)), speed_(speed), io_(*file_) {}
+                                                         uint64_t bytes, std::vector<int> cores);
+  SpillTier(std::unique_ptr<SpillFile> file, const SpillSpeed& speed, std::vector<int> cores = {})
+      : file_(std::move(file)), speed_(speed), io_(*file_, std::move(cores)) {}
 
   SpillFile& file() { return *file_; }
   SpillIo& io() { return io_; }
@@ -53,6 +56,12 @@ class SpillTier {
     std::atomic<uint64_t> failures{0};
     std::atomic<uint64_t> nanos_out{0};
     std::atomic<uint64_t> nanos_in{0};
+    // As telemetry::SpillReads has them.
+    std::atomic<uint64_t> nanos_queued{0};
+    std::atomic<uint64_t> nanos_reading{0};
+    std::atomic<uint64_t> nanos_behind{0};
+    std::atomic<uint64_t> nanos_copying{0};
+    std::atomic<uint64_t> bytes_ahead{0};
   };
   Counters& counters() { return counters_; }
   // Counts it, and warns of the first one since something went well.

@@ -21,6 +21,17 @@
 
 namespace lamina::telemetry {
 
+// Where SpillCount::seconds_in went. What is left of it is between reads, for want of a thread, of
+// a buffer or of a core.
+struct SpillReads {
+  double queued_seconds = 0;   // Before the first block was begun,
+  double reading_seconds = 0;  // while blocks were being read,
+  double behind_seconds = 0;   // and behind the last read, until all was checked and copied.
+  double copying_seconds = 0;  // Time of all threads that checked and copied, meanwhile too.
+  uint64_t ahead_bytes = 0;    // What of bytes_in had been read before it was ordered.
+  friend bool operator==(const SpillReads&, const SpillReads&) = default;
+};
+
 // What went between slots and the spill tier of a memory node. `capacity_bytes` 0: there is none.
 struct SpillCount {
   uint64_t capacity_bytes = 0;
@@ -34,6 +45,7 @@ struct SpillCount {
   uint64_t failures = 0;           // Times that one of these could not be done.
   double seconds_out = 0;          // From plan to report of those that could, queueing included.
   double seconds_in = 0;
+  SpillReads reads;
   double write_bytes_per_second = 0;  // Measured at start.
   double read_bytes_per_second = 0;
   friend bool operator==(const SpillCount&, const SpillCount&) = default;

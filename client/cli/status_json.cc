@@ -45,6 +45,11 @@ Json ToJson(const client::SpillStatus& spill) {
           {"failures", spill.failures},
           {"seconds_out", spill.seconds_out},
           {"seconds_in", spill.seconds_in},
+          {"queued_seconds", spill.queued_seconds},
+          {"reading_seconds", spill.reading_seconds},
+          {"behind_seconds", spill.behind_seconds},
+          {"copying_seconds", spill.copying_seconds},
+          {"ahead_bytes", spill.ahead_bytes},
           {"write_bytes_per_second", spill.write_bytes_per_second},
           {"read_bytes_per_second", spill.read_bytes_per_second}};
 }

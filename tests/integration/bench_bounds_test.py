@@ -198,6 +198,14 @@ class SpillTest(unittest.TestCase):
         turns = [{"seconds": 20, "spill": {"seconds_in": 0.1, "seconds_out": 0.2}}, {"seconds": 30, "spill": {"seconds_in": 0, "seconds_out": 0.2}}]
         self.assertAlmostEqual(spill.moving_share(turns), 0.01)
 
+    def test_the_time_of_reads_is_told_by_what_it_went_into(self):
+        tier = {"sequences_in": 2, "seconds_in": 0.02, "queued_seconds": 0.002, "reading_seconds": 0.01, "behind_seconds": 0.002, "copying_seconds": 0.008}
+        turns = [{"spill": tier, "step_seconds": 0.06}, {"spill": {**tier, "seconds_in": 0.028}, "step_seconds": 0.02}]
+        found = spill.parts_of_reads(turns)
+        self.assertEqual({name: round(value, 6) for name, value in found.items()},
+                         {"queued": 1, "at the disk": 5, "behind the last read": 1, "between reads": 5, "of all threads to check and copy": 4,
+                          "from the report to a step": 20})
+
     def test_attention_next_to_moves_is_compared_with_that_around_them(self):
         """Ten bytes a second of attention, nine in the two stretches with a move, and two long behind it, with other rows. What was read in the two
         takes 1.8 s of their 2 elsewhere; the move took a quarter of their time, so that 0.45 s of attention became 0.65."""
@@ -229,11 +237,12 @@ class SpillTest(unittest.TestCase):
         load = {"output_tokens_per_second": 1.0, "seconds": 1.0, "failed": 0}
         watched = []
         watch = lambda running: watched.append(running) or contextlib.nullcontext(types.SimpleNamespace(looks=[]))  # noqa: E731
-        running = types.SimpleNamespace(status=lambda: status)
+        running = types.SimpleNamespace(status=lambda: status, metrics=lambda: {"lamina_restore_step_seconds_sum": 0.5})
         with mock.patch.multiple(spill, started=lambda *_: contextlib.nullcontext(running), prompt_rate=lambda *_: 1.0, load_on=lambda *_: load), \
                 mock.patch.object(spill_watch, "Watch", watch):
             for spills in (False, True):
-                self.assertEqual(spill.turn(types.SimpleNamespace(rows=1, context=1), spills)["next_to_moves"]["stretches"], 0)
+                one = spill.turn(types.SimpleNamespace(rows=1, context=1), spills)
+                self.assertEqual((one["next_to_moves"]["stretches"], one["step_seconds"]), (0, 0.5))
         self.assertEqual(watched, [running, running], "or one of the two has more of the cores")
 
     def test_a_watch_adds_up_what_a_node_counts(self):

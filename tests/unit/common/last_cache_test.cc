@@ -57,5 +57,13 @@ TEST(CoresOfThreadTest, AreNotMissing) {
   EXPECT_TRUE(CoresMissing(cores).empty());
 }
 
+TEST(CoresOfThreadTest, OthersAreWithoutThoseThatAreNamed) {
+  const std::vector<int> cores = CoresOfThread();
+  ASSERT_FALSE(cores.empty());
+  EXPECT_EQ(CoresBut({}), cores);
+  EXPECT_EQ(CoresBut({-1, cores.front()}), std::vector<int>(cores.begin() + 1, cores.end()));
+  EXPECT_TRUE(CoresBut(cores).empty());
+}
+
 }  // namespace
 }  // namespace lamina

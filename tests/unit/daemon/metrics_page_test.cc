@@ -77,7 +77,8 @@ TEST(MetricsPageTest, ASpillTierHasItsFailures) {
                              .used_bytes = 1024,
                              .bytes_out = 300,
                              .bytes_in = 200,
-                             .failures = 3}});
+                             .failures = 3,
+                             .reads = {.reading_seconds = 1.5, .ahead_bytes = 100}}});
   MetricsPage without;
   AddNodeCounters(without, "lamina_", {{"node", "m1"}}, {});
 
@@ -88,6 +89,9 @@ TEST(MetricsPageTest, ASpillTierHasItsFailures) {
               HasSubstr("lamina_spill_bytes_total{node=\"m0\",direction=\"out\"} 300\n"));
   EXPECT_THAT(page.Text(),
               HasSubstr("lamina_spill_bytes_total{node=\"m0\",direction=\"in\"} 200\n"));
+  EXPECT_THAT(page.Text(),
+              HasSubstr("lamina_spill_read_seconds_total{node=\"m0\",part=\"reading\"} 1.5\n"));
+  EXPECT_THAT(page.Text(), HasSubstr("lamina_spill_ahead_bytes_total{node=\"m0\"} 100\n"));
   EXPECT_THAT(without.Text(), Not(HasSubstr("spill")));
 }
 

@@ -11,6 +11,9 @@
 #include <atomic>
 #include <cerrno>
 #include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <numeric>
@@ -22,6 +25,8 @@
 #include "absl/algorithm/container.h"
 #include "absl/status/status.h"
 #include "common/clock.h"
+#include "common/cores.h"
+#include "memory_node/spill_ahead.h"
 #include "memory_node/spill_pass.h"
 #include "tests/support/memory_spill_disk.h"
 #include "tests/unit/memory_node/small_spill_file.h"
@@ -70,6 +75,51 @@ class SpillIoTest : public ::testing::Test {
     go_ = true;
     go_.notify_all();
   }
+  // The one at `index` will hold Bytes(index).
+  void OrderWrite(const std::vector<uint32_t>& blocks) {
+    io_->Order({.write = true, .blocks = blocks, .copy = [](size_t index, SpillPass& pass) {
+                  absl::c_copy(Bytes(static_cast<int>(index)), pass.Next(kBlockBytes).begin());
+                  return absl::OkStatus();
+                }});
+  }
+  void WriteAll(const std::vector<uint32_t>& blocks) {
+    OrderWrite(blocks);
+    EXPECT_EQ(Done().at(0).status, absl::OkStatus());
+  }
+  // Reads them, and expects what WriteAll() wrote there. Calls `ordered` once they are ordered.
+  SpillOrder ReadAll(
+      const std::vector<uint32_t>& blocks, const std::function<void()>& ordered = [] {}) {
+    std::vector<std::vector<std::byte>> read(blocks.size());
+    io_->Order({.blocks = blocks, .copy = [&read](size_t index, SpillPass& pass) {
+                  const absl::Span<std::byte> bytes = pass.Next(kBlockBytes);
+                  read[index].assign(bytes.begin(), bytes.end());
+                  return absl::OkStatus();
+                }});
+    ordered();
+    SpillOrder done = std::move(Done().at(0));
+    for (size_t index = 0; done.status.ok() && index < blocks.size(); ++index) {
+      EXPECT_EQ(read[index], Bytes(static_cast<int>(index))) << index;
+    }
+    return done;
+  }
+  // A disk that counts its reads, and this one holds up until LetGo().
+  MemorySpillDisk::Faults CountsReads(uint64_t held = UINT64_MAX) {
+    return [this, held](bool write, uint64_t number) {
+      if (!write) {
+        ++reads_;
+        reads_.notify_all();
+        if (number == held) {
+          go_.wait(false);
+        }
+      }
+      return MemorySpillDisk::Fault{};
+    };
+  }
+  void AwaitReads(uint64_t count) {
+    for (uint64_t now = reads_; now < count; now = reads_) {
+      reads_.wait(now);
+    }
+  }
   std::vector<SpillOrder> Done() {
     EXPECT_TRUE(io_->Wait(Seconds(60)));
     std::vector<SpillOrder> done;
@@ -78,6 +128,7 @@ class SpillIoTest : public ::testing::Test {
     return done;
   }
 
+  std::atomic<uint64_t> reads_ = 0;
   std::atomic<int> held_ = 0;
   std::atomic<bool> go_ = false;
   std::unique_ptr<SpillFile> file_;
@@ -323,6 +374,149 @@ TEST_F(SpillIoTest, SomeThreadsReadOnWhileOthersCopy) {
   EXPECT_EQ(Done().at(0).status, absl::OkStatus());
   EXPECT_LE(most.load(), SpillIo::kReads);
   static_assert(SpillIo::kReads < SpillIo::kThreads);
+}
+
+// What was read ahead is read once.
+TEST_F(SpillIoTest, AnOrderHasItsFirstBlocksWhereTheyWereReadAhead) {
+  const std::vector<uint32_t> blocks = {9, 3, 8, 4, 7, 5, 6, 2, 1};
+  Make(CountsReads(), 10);
+  WriteAll(blocks);
+  io_->ReadAhead(blocks);
+  AwaitReads(SpillAhead::kBlocks);
+  EXPECT_TRUE(io_->Wait(Seconds(60)));
+
+  const SpillOrder done = ReadAll(blocks);
+  EXPECT_EQ(done.status, absl::OkStatus());
+  EXPECT_EQ(done.times.ahead, SpillAhead::kBlocks);
+  EXPECT_EQ(reads_.load(), blocks.size());
+  EXPECT_GE(done.times.fetched, done.times.begun);
+  EXPECT_GE(done.ended, done.times.fetched);
+  EXPECT_GT(done.times.copying, 0);
+
+  EXPECT_EQ(ReadAll(blocks).times.ahead, 0u) << "the list was of one order";
+}
+
+TEST_F(SpillIoTest, AnOrderWaitsForWhatIsBeingReadAhead) {
+  const std::vector<uint32_t> blocks = {3, 1, 2};
+  Make(CountsReads(/*held=*/1));
+  WriteAll(blocks);
+  io_->ReadAhead(blocks);
+  AwaitReads(2);
+  const SpillOrder done = ReadAll(blocks, [this] { LetGo(); });
+  EXPECT_EQ(done.status, absl::OkStatus());
+  EXPECT_EQ(done.times.ahead, 1u);
+  EXPECT_EQ(reads_.load(), blocks.size());
+  EXPECT_GT(done.times.at_disk, 0);
+}
+
+// Those in which something was read ahead are theirs too.
+TEST_F(SpillIoTest, OtherOrdersGetTheBuffersTheyNeed) {
+  constexpr uint32_t kBlocks = 3 * SpillIo::kBuffers;
+  Make(CountsReads(), kBlocks);
+  std::vector<uint32_t> blocks(kBlocks);
+  std::iota(blocks.begin(), blocks.end(), 0);
+  WriteAll(blocks);
+  const std::vector<uint32_t> ahead(blocks.rbegin(), blocks.rend());
+  io_->ReadAhead(ahead);
+  AwaitReads(SpillAhead::kBlocks);
+  EXPECT_EQ(ReadAll(blocks).status, absl::OkStatus());
+  HoldThreads();
+  LetGo();
+  EXPECT_EQ(Done().size(), 1u);
+  io_->ReadAhead({});
+  WriteAll(ahead);
+  EXPECT_EQ(ReadAll(ahead).status, absl::OkStatus());
+}
+
+TEST_F(SpillIoTest, WhatCouldNotBeReadAheadIsTheOrdersError) {
+  std::atomic<int> read = 0;
+  Make([&read](bool write, uint64_t number) {
+    read += write ? 0 : 1;
+    read.notify_all();
+    return MemorySpillDisk::Fault{.error = !write && number == 0 ? EIO : 0};
+  });
+  WriteAll({2, 1});
+  io_->ReadAhead({2, 1});
+  read.wait(0);
+  EXPECT_TRUE(io_->Wait(Seconds(60)));
+  EXPECT_THAT(ReadAll({2, 1}).status.message(), HasSubstr("cannot read: Input/output error"));
+  EXPECT_EQ(ReadAll({2, 1}).status, absl::OkStatus());
+}
+
+TEST_F(SpillIoTest, OtherBytesThatWereReadAheadAreFoundInTheOrder) {
+  Make([this](bool write, uint64_t number) {
+    reads_ += write ? 0 : 1;
+    reads_.notify_all();
+    return MemorySpillDisk::Fault{.flips = !write && number == 1};
+  });
+  WriteAll({2, 1});
+  io_->ReadAhead({2, 1});
+  AwaitReads(2);
+  EXPECT_TRUE(io_->Wait(Seconds(60)));
+  EXPECT_EQ(ReadAll({2, 1}).status.code(), absl::StatusCode::kDataLoss);
+  EXPECT_EQ(ReadAll({2, 1}).status, absl::OkStatus());
+}
+
+// Neither those that are read meanwhile have it, nor, once others are wanted, these blocks.
+TEST_F(SpillIoTest, WhatCouldNotBeReadAheadIsNobodyElsesError) {
+  Make([this](bool write, uint64_t number) {
+    reads_ += write ? 0 : 1;
+    reads_.notify_all();
+    return MemorySpillDisk::Fault{.error = !write && number == 0 ? EIO : 0};
+  });
+  WriteAll({2, 1});
+  WriteAll({3});
+  io_->ReadAhead({2, 1});
+  AwaitReads(1);
+  EXPECT_EQ(ReadAll({3}).status, absl::OkStatus());
+  io_->ReadAhead({});
+  EXPECT_EQ(ReadAll({2, 1}).status, absl::OkStatus());
+}
+
+// A sequence is dropped while its blocks are read ahead, and others are written there.
+TEST_F(SpillIoTest, WhatLiesThereByThenIsReadAnew) {
+  Make(CountsReads(/*held=*/1));
+  WriteAll({3, 1, 2});
+  io_->ReadAhead({1, 2});
+  AwaitReads(2);
+  io_->ReadAhead({});
+  OrderWrite({1, 2, 3});
+  while (!io_->has_done()) {
+    std::this_thread::yield();
+  }
+  std::vector<SpillOrder> written;
+  io_->Take(written);
+  io_->ReadAhead({1, 2, 3});
+  const SpillOrder done = ReadAll({1, 2, 3}, [this] { LetGo(); });
+  EXPECT_EQ(done.status, absl::OkStatus());
+  EXPECT_EQ(done.times.ahead, 0u);
+  EXPECT_EQ(reads_.load(), 5u);
+}
+
+TEST_F(SpillIoTest, NothingIsReadAheadBehindCancel) {
+  Make(CountsReads(/*held=*/0));
+  WriteAll({1, 2, 3});
+  io_->ReadAhead({1, 2, 3});
+  AwaitReads(1);
+  io_->Cancel();
+  EXPECT_FALSE(io_->Wait(Millis(1))) << "it is still being read";
+  LetGo();
+  EXPECT_TRUE(io_->Wait(Seconds(60)));
+  EXPECT_EQ(reads_.load(), 1u);
+}
+
+TEST_F(SpillIoTest, ThreadsRunWhereTheyAreTold) {
+  const std::vector<int> cores = {CoresOfThread().back()};
+  file_ = MakeFile();
+  io_ = std::make_unique<SpillIo>(*file_, cores);
+  ASSERT_TRUE(io_->Open().ok());
+  std::vector<int> found;
+  io_->Order({.blocks = {0}, .copy = [&found](size_t, SpillPass&) {
+                found = CoresOfThread();
+                return absl::OkStatus();
+              }});
+  EXPECT_EQ(Done().size(), 1u);
+  EXPECT_EQ(found, cores);
 }
 
 // Threads that may not read wait, and none of them is forgotten when nothing is to be read any

@@ -35,6 +35,7 @@
 #include "memory_node/step_feed.h"
 #include "memory_node/unit_meter.h"
 #include "plan/slot_tables.h"
+#include "plan/spill_blocks.h"
 #include "plan/step_plan.h"
 #include "tests/support/memory_spill_disk.h"
 #include "tests/unit/memory_node/unit_cluster.h"
@@ -237,6 +238,61 @@ TEST_F(SpillSourceTest, WhatHasOtherBytesIsReportedAndStays) {
   Take(SlotMove::Kind::kIn, 1, to);
   ExpectReport(1, true);
   EXPECT_EQ(KvIn(to), kv);
+}
+
+// A sequence that gave up its slots last comes back first. Blocks of the cache do not come by
+// themselves.
+TEST_F(SpillSourceTest, FirstBlocksOfWhatWentOutLastAreReadAhead) {
+  std::atomic<uint32_t> reads = 0;
+  Make([&reads](bool write, uint64_t) {
+    if (!write) {
+      ++reads;
+      reads.notify_all();
+    }
+    return MemorySpillDisk::Fault{};
+  });
+  const auto await = [&](uint32_t count) {
+    for (uint32_t now = reads; now < count; now = reads) {
+      reads.wait(now);
+    }
+  };
+  const auto taken_note_of = [&](uint64_t spill) {
+    ExpectReport(spill, true);
+    LookWhenDue();
+  };
+  const std::vector<Extent> first = {{.first_slot = 0, .tokens = kTokens}};
+  const std::vector<Extent> second = {{.first_slot = 512, .tokens = kTokens}};
+  const std::vector<Extent> to = {{.first_slot = 1024, .tokens = kTokens}};
+  Fill(first);
+  Fill(second);
+  const std::vector<uint16_t> kv = KvIn(second);
+  const uint32_t blocks = plan::SpillBlocksOf(kTokens);
+
+  Take(SlotMove::Kind::kOut, 1, first);
+  taken_note_of(1);
+  await(blocks);
+  Take(SlotMove::Kind::kOut, 2, second);
+  taken_note_of(2);
+  await(2 * blocks);
+  const SlotMove copy{.kind = SlotMove::Kind::kOut,
+                      .spill = 3,
+                      .of_blocks = true,
+                      .slots = {{.first_slot = 2048, .tokens = 64}}};
+  ASSERT_TRUE(source_->Take({copy}).ok());
+  taken_note_of(3);
+
+  Take(SlotMove::Kind::kIn, 2, to);
+  taken_note_of(2);
+  EXPECT_EQ(KvIn(to), kv);
+  const telemetry::SpillReads parts = tier_->Count().reads;
+  EXPECT_GE(parts.ahead_bytes, (blocks - 1) * tier_->file().block_bytes());
+  EXPECT_LE(parts.queued_seconds + parts.reading_seconds + parts.behind_seconds,
+            tier_->Count().seconds_in + 1e-9);
+  await(3 * blocks);  // Those of the first one again.
+  Take(SlotMove::Kind::kDrop, 2, {});
+  Take(SlotMove::Kind::kIn, 1, to);
+  taken_note_of(1);
+  EXPECT_EQ(reads.load(), 3 * blocks);
 }
 
 // A disk that retries a block for long is no data thread that hangs.
