@@ -25,8 +25,6 @@ constexpr size_t kHalfRows = kPairRowsOnce;
 // So few rows leave the processor's own fetching ahead undisturbed: what more instructions would
 // cost shows.
 constexpr size_t kFewRows = 2;
-// Up to so many rows take one strip after the other where words come from memory.
-constexpr size_t kRowsInOrder = 2;
 
 struct NoFetcher {
   void Step() {}
@@ -49,10 +47,9 @@ namespace {
 // that wait for them, one after the other, some 40 cycles each from the last cache. So it asks for
 // them shortly before, to be written: row by row, where all fit the first cache next to the words
 // that come meanwhile. Behind the last row that may be rows of the next pass, or nobody's.
-template <size_t kRows, size_t kStrips, class Panels>
 class SumsFetcher {
  public:
-  explicit SumsFetcher(Panels panels) : panels_(panels) {}
+  explicit SumsFetcher(PanelFetcher panel) : panel_(panel) {}
 
   // A pass begins whose sums go to rows from `out` on.
   HWY_INLINE void Begin(const float* out, size_t stride, size_t steps) {
@@ -62,11 +59,11 @@ class SumsFetcher {
   }
 
   HWY_INLINE void Step() {
-    panels_.Step();
+    panel_.Step();
     if (left_ <= kStepsAhead && left_ % kStepsEach == 0) {
       constexpr int kWrite = 1;
       constexpr int kFirstCache = 3;
-      for (size_t v = 0; v < kStrips; ++v) {
+      for (size_t v = 0; v < kVectors; ++v) {
         __builtin_prefetch(row_ + v * kLanes, kWrite, kFirstCache);
       }
       row_ += stride_;
@@ -76,8 +73,8 @@ class SumsFetcher {
 
  private:
   static constexpr size_t kStepsEach = 8;
-  static constexpr size_t kStepsAhead = kRows * kStepsEach;
-  Panels panels_;
+  static constexpr size_t kStepsAhead = kTileRows * kStepsEach;
+  PanelFetcher panel_;
   const float* row_ = nullptr;
   size_t stride_ = 0;
   size_t left_ = 0;
@@ -143,7 +140,7 @@ HWY_INLINE void MultiplyRows(const Task& task, size_t row, size_t rows, Fetcher&
 
 // In as few passes as can be, of rows as even as can be.
 HWY_INLINE void MultiplyManyRows(const Task& task, size_t passes) {
-  SumsFetcher<kTileRows, kVectors, PanelFetcher> fetcher{PanelFetcher(task.next, passes)};
+  SumsFetcher fetcher{PanelFetcher(task.next, passes)};
   for (size_t row = 0; row < task.rows; --passes) {
     const size_t rows = (task.rows - row + passes - 1) / passes;
     fetcher.Begin(task.out + row * task.out_stride, task.out_stride, task.steps);
@@ -189,35 +186,22 @@ void MultiplyNarrow(const Task& task, std::index_sequence<kRowsLess1...>) {
   }
 }
 
+// One strip after the other: memory is read in its order. Zen 4 reads one such stream ahead by
+// itself while it computes; four strips next to each other are four streams. More rows would wait
+// for their few sums.
 template <size_t kRows>
-void MultiplyStrip(const Task& task, size_t row, size_t strip) {
-  SumsFetcher<kRows, 1, NoFetcher> fetcher{NoFetcher()};
-  fetcher.Begin(task.out + row * task.out_stride + strip * kLanes, task.out_stride, task.steps);
-  MultiplyTile<kRows, 1>(task, row, strip, fetcher);
-}
-
-// All rows by one strip, whose words then are in the first two caches, and so on: memory is read in
-// its order. Zen 4 reads one such stream ahead by itself, while it computes; strips next to each
-// other are too many streams, and to ask for each line costs it a fifth of its reads.
-template <size_t... kRowsLess1>
-void MultiplyInOrder(const Task& task, std::index_sequence<kRowsLess1...>) {
-  using Multiply = void (*)(const Task&, size_t, size_t);
-  static constexpr Multiply kByRows[] = {MultiplyStrip<kRowsLess1 + 1>...};
-  constexpr size_t kRows = sizeof...(kRowsLess1);
+void MultiplyInOrder(const Task& task) {
+  NoFetcher fetcher;
   for (size_t strip = 0; strip < task.strips; ++strip) {
-    for (size_t row = 0, passes = (task.rows + kRows - 1) / kRows; row < task.rows; --passes) {
-      const size_t rows = (task.rows - row + passes - 1) / passes;
-      kByRows[rows - 1](task, row, strip);
-      row += rows;
-    }
+    MultiplyTile<kRows, 1>(task, /*row=*/0, strip, fetcher);
   }
 }
 
 template <FetchInto kInto>
 void MultiplyPanel(const Task& task) {
   constexpr bool kReadsAheadByItself = kInto == FetchInto::kSecondCache;
-  if (kReadsAheadByItself && task.from_memory && task.rows <= kRowsInOrder) {
-    return MultiplyInOrder(task, std::make_index_sequence<kNarrowRows<1>>());
+  if (kReadsAheadByItself && task.from_memory && task.rows <= kFewRows) {
+    return task.rows == 1 ? MultiplyInOrder<1>(task) : MultiplyInOrder<2>(task);
   }
   if (task.strips != kVectors) {
     return task.strips == 1
