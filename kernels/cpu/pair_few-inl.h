@@ -220,7 +220,7 @@ class FewPairs {
                                                      sums);
       ++t;
     }
-    const size_t pair_lines = tile.padded_dim / 32 * kTileLine;  // Of both streams.
+    const size_t pair_lines = tile.padded_dim / 32 * kTileLine;  // Both streams' lines count.
     const uint32_t end = block.end / 2 * 2;
     while (t < end) {
       const uint32_t group = t / kRunTokens;
