@@ -40,7 +40,8 @@ def make(settings):
             continue
         _make_certificate(folder, host, _names(host, daemons, file), settings.days)
         say(f"made {folder}/{host}.pem for {', '.join(d.name for d in daemons)}, good for {settings.days} days")
-    print(f"tls: {{ca: {folder}/ca.pem, certificate: \"{folder}/{{host}}.pem\", key: \"{folder}/{{host}}.key\"}}")
+    paths = {"ca": "ca.pem", "certificate": "{host}.pem", "key": "{host}.key"}
+    print(f"tls: {{{', '.join(f'{key}: {config.quoted(str(folder / name))}' for key, name in paths.items())}}}")
     say(f"add the line above to {settings.cluster}; then {own_command('up', settings=settings)} gives each host its own. Clients: "
         f"--tls-ca {folder}/ca.pem, or LAMINA_TLS_CA. Keep {folder}/ca.key: whoever has it can become a member")
     return 0

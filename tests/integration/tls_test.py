@@ -39,7 +39,7 @@ class TlsTest(unittest.TestCase):
                                str(self.folder / state), "--bin", str(harness.BIN)], capture_output=True, text=True)
         self.assertEqual(made.returncode, 0, made.stderr)
         folder = self.folder / state / "tls"
-        self.assertIn(f'tls: {{ca: {folder}/ca.pem, certificate: "{folder}/{{host}}.pem"', made.stdout)
+        self.assertIn(f"tls: {{ca: '{folder}/ca.pem', certificate: '{folder}/{{host}}.pem', key: '{folder}/{{host}}.key'}}\n", made.stdout)
         self.assertEqual((folder / "localhost.key").stat().st_mode & 0o777, 0o600)
         self.assertEqual((folder / "ca.key").stat().st_mode & 0o777, 0o600)
         return folder
