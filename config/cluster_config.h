@@ -32,9 +32,10 @@
 
 namespace lamina {
 
-// What a compute node does: everything, or (prefill.mode dedicated) prompts' chunks alone.
-// How weights are held that the model's file has quantised: in its blocks, or as bf16.
+// How weights are held that the model's file has quantised: in its blocks, or as bf16; or how those
+// of a model of floats are, as INT8.
 enum class WeightsForm : uint8_t { kAuto, kPacked, kBF16, kInt8 };
+// What a compute node does: everything, or (prefill.mode dedicated) prompts' chunks alone.
 enum class ComputeRole : uint8_t { kCompute, kPrefill };
 
 // "0-14": the attentions of a model, counted from 0.

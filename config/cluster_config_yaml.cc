@@ -109,7 +109,7 @@ std::vector<Key> ClusterFileReader::VerbsKeys(VerbsConfig& verbs) const {
 absl::Status ClusterFileReader::Read(const YAML::Node& root) {
   ClusterConfig& c = config_;
   std::optional<uint32_t> lanes;
-  std::string policy;  // Not given: the first of `policies`, if any.
+  std::optional<std::string> policy;  // Not given: the first of `policies`, if any.
   const ReadValue decode = Choice(internal::kAttentions, c.attention.decode);
   const ReadValue prefill = Choice(internal::kAttentions, c.attention.prefill);
   const ReadValue attention = [&](const YAML::Node& node, const std::string& path) {
@@ -155,7 +155,8 @@ absl::Status ClusterFileReader::Read(const YAML::Node& root) {
       {"attention", attention},
       {"kv", Choices(internal::kKvForms, c.kv, c.kv_forms)},
       {"kv_int8_percent", Number(c.kv_int8_percent)},
-      {"policy", Text(policy)},
+      {"policy", [&](const YAML::Node& node,
+                     const std::string& path) { return Text(policy.emplace())(node, path); }},
       {"policies", Words(c.policies)},
       {"policy_load", Section({{"rows", Number(c.policy_load.rows)},
                                {"context", Number(c.policy_load.context)},
@@ -189,8 +190,8 @@ absl::Status ClusterFileReader::Read(const YAML::Node& root) {
       {"log", Section({{"level", Choice(internal::kLogLevels, c.log.level)},
                        {"format", Choice(internal::kLogFormats, c.log.format)}})}};
   LAMINA_RETURN_IF_ERROR(ReadKeys(root, "", keys));
-  if (!policy.empty() || !c.policies.empty()) {
-    c.policy = policy.empty() ? c.policies.front() : policy;
+  if (policy.has_value() || !c.policies.empty()) {
+    c.policy = policy.has_value() ? *policy : c.policies.front();
   }
   c.pipeline.lanes = lanes.value_or(0);
   if (!lanes.has_value()) {

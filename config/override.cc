@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <string>
 #include <vector>
 
 #include "absl/strings/numbers.h"
@@ -6,6 +7,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/types/span.h"
+#include "common/host_port.h"
 #include "common/status_macros.h"
 #include "config/override_internal.h"
 
@@ -36,8 +38,18 @@ absl::StatusOr<size_t> FindElement(const YAML::Node& list, const std::string& se
 }
 
 absl::StatusOr<YAML::Node> ParseValue(const std::string& assignment, const std::string& text) {
+  // What is empty would be no value, and [::1]:7400 a list with something behind it.
+  if (text.empty() || (text.front() == '[' && ParseHostPort(text).has_value())) {
+    return YAML::Node(text);
+  }
   try {
-    return text.empty() ? YAML::Node(std::string()) : YAML::Load(text);
+    const std::vector<YAML::Node> values = YAML::LoadAll(text);
+    if (values.size() > 1) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--set ", assignment, ": the value ends before the text does; put all of ",
+                       "it into the brackets, or into quotes"));
+    }
+    return values.empty() ? YAML::Node() : values[0];
   } catch (const YAML::Exception& error) {
     return absl::InvalidArgumentError(
         absl::StrCat("--set ", assignment, ": the value is not YAML: ", error.msg));

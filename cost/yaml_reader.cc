@@ -13,7 +13,11 @@ namespace lamina::cost::internal {
 
 absl::StatusOr<YAML::Node> YamlReader::Load(absl::string_view text) const {
   try {
-    return YAML::Load(std::string(text));
+    const std::vector<YAML::Node> documents = YAML::LoadAll(std::string(text));
+    if (documents.size() > 1) {
+      return Error(documents[1], "a second YAML document begins here; remove the --- before it");
+    }
+    return documents.empty() ? YAML::Node() : documents[0];
   } catch (const YAML::Exception& error) {
     return absl::InvalidArgumentError(
         absl::StrCat(origin_, ":", error.mark.line + 1, ": not YAML: ", error.msg));

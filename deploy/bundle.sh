@@ -49,6 +49,7 @@ else
   build=${build:-$REPO/build/release}
   needed=("${all[@]/#/$build/bin/}")
   remedy=deploy/build.sh
+  [[ $build == "$REPO/build/release" ]] || remedy="deploy/build.sh --preset $(basename "$build")"
 fi
 benchmarks=()
 tests=()

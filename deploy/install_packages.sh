@@ -48,6 +48,8 @@ if [[ $(id -u) -ne 0 ]]; then
   command -v sudo > /dev/null ||
     fail "installing packages needs root, and there is no sudo. As root, run: apt-get install ${missing[*]}"
   as_root=(sudo)
+  # By itself sudo forgets by which proxy this user reaches the network.
+  [[ -z ${http_proxy:-}${https_proxy:-} ]] || as_root+=("--preserve-env=http_proxy,https_proxy,no_proxy")
 fi
 
 say "installing ${#missing[@]} packages: ${missing[*]}"

@@ -9,7 +9,7 @@
 #   --keep            leave the cluster running, and say what to type next
 #   --prompt TEXT     the question (default: one about the sky)
 #   --set KEY=VALUE   override a key of deploy/clusters/local.yaml, like gateway.listen=127.0.0.1:0 where
-#                     port 8000 is in use
+#                     port 8000 is in use; it says so of all ports that are
 set -euo pipefail
 # shellcheck source=deploy/lib.sh
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
@@ -76,8 +76,11 @@ fi
 if ! $keep; then
   trap '"$REPO/deploy/cluster.sh" down --cluster "$cluster"' EXIT
 fi
+# The user may work with another cluster: its address, and its CA where this one has no TLS, are not this one's.
+users_server=${LAMINA_SERVER:-127.0.0.1:7400} users_ca=${LAMINA_TLS_CA:-}
 LAMINA_SERVER=$(cat "$REPO/run/local/address")
 export LAMINA_SERVER
+grep -q '^tls:' "$REPO/run/local/cluster.yaml" || unset LAMINA_TLS_CA
 
 say "asking: $prompt"
 "$lamina" generate --chat --prompt "$prompt" --max-tokens 80
@@ -85,15 +88,17 @@ say "what each node did"
 "$lamina" status
 
 if $keep; then
-  # Without this, the command looks at its default.
-  [[ $LAMINA_SERVER == 127.0.0.1:7400 ]] || server=$'\n'"  export LAMINA_SERVER=$LAMINA_SERVER"
+  # Without these, the command looks at its default, or at that other cluster.
+  server=
+  [[ $LAMINA_SERVER == "$users_server" ]] || server+=$'\n'"  export LAMINA_SERVER=$LAMINA_SERVER"
+  [[ ${LAMINA_TLS_CA:-} == "$users_ca" ]] || server+=$'\n'"  unset LAMINA_TLS_CA"
   if gateway=$(cat "$REPO/run/local/gateway.ready" 2> /dev/null); then
     curl=$'\n'"  curl http://$gateway/v1/chat/completions -H 'Content-Type: application/json' \\"$'\n'
     curl+="    -d '{\"model\": \"smollm2-135m-instruct\", \"messages\": [{\"role\": \"user\", \"content\": \"Hello\"}]}'"
   fi
   cat << EOF
 
-The cluster runs at $LAMINA_SERVER. Try:${server:-}
+The cluster runs at $LAMINA_SERVER. Try:$server
   build/release/bin/lamina chat
   build/release/bin/lamina generate --prompt "The capital of France is" --max-tokens 20
   build/release/bin/lamina bench --concurrency 8 --requests 32

@@ -71,6 +71,24 @@ Json FilesOfTheFront(const ClusterConfig& config) {
   return files;
 }
 
+// Where daemons serve /metrics and /health, by their names.
+Json HttpOf(const ClusterConfig& config) {
+  Json http = Json::object();
+  const auto add = [&http](const std::string& name, const std::string& address) {
+    if (!address.empty()) {
+      http[name] = address;
+    }
+  };
+  add("coordinator", config.coordinator_http);
+  for (const ComputeNodeConfig& node : config.compute) {
+    add(node.name, node.http);
+  }
+  for (const MemoryNodeConfig& node : config.memory) {
+    add(node.name, node.http);
+  }
+  return http;
+}
+
 Json Tls(const TlsFiles& tls) {
   return {{"ca", tls.ca}, {"certificate", tls.certificate}, {"key", tls.key}};
 }
@@ -89,6 +107,7 @@ int Run(const Invocation& invocation, const ConfigFlags& flags) {
                {"tls", Tls(config->tls)},
                {"gateway_tls", !config->gateway.tls_certificate.empty()},
                {"files", FilesOfTheFront(*config)},
+               {"http", HttpOf(*config)},
                {"daemons", daemons},
                {"yaml", ToYaml(*config)}});
   } else if (flags.list) {

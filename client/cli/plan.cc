@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // lamina plan: what to rent or buy for a model and a load. Local; no server needed.
+#include <algorithm>
 #include <cstdint>
 #include <cstdio>
 #include <filesystem>
@@ -171,6 +172,16 @@ void PutOnOneHost(ClusterConfig& config) {
   config.coordinator_listen = "127.0.0.1:7400";
 }
 
+// What the catalogue knows nothing of: the cores of hosts.
+std::string ThreadsNote(const ClusterConfig& config) {
+  const auto on_processor = [](const auto& node) { return node.device == "cpu"; };
+  const bool any = std::any_of(config.compute.begin(), config.compute.end(), on_processor) ||
+                   std::any_of(config.memory.begin(), config.memory.end(), on_processor);
+  return any ? "# Give each node with device cpu `threads` or `cores` of its host: with neither it "
+               "computes with one thread.\n"
+             : "";
+}
+
 // The catalogue says what its devices hold; what this host holds is another matter.
 void WarnOfMemory(const ClusterConfig& config) {
   uint64_t bytes = 0;
@@ -214,7 +225,7 @@ absl::Status WriteClusterFile(const planner::Problem& problem, const planner::Pl
                    flags.one_host ? "All nodes are on this host"
                                   : "Replace compute-N and memory-N by your hosts",
                    "; replace model by the path of its files if it is a name or a config.json.\n",
-                   ToYaml(config), "\n"));
+                   ThreadsNote(config), ToYaml(config), "\n"));
 }
 
 absl::Status Print(const Invocation& invocation, const planner::Problem& problem,

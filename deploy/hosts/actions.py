@@ -8,7 +8,7 @@ import re
 import bundle
 import settings as config
 import watch
-from cluster import Cluster, check_port, find_model, make_token, on_all, write_whole
+from cluster import Cluster, check_ports, find_model, make_token, on_all, write_whole
 from host import SshHost
 from output import Failure, Interrupted, Usage, own_command, say
 
@@ -105,14 +105,16 @@ def _configure(cluster):
     write_whole(effective, cluster.file.yaml)
 
 
-def _need_gateway(cluster):
-    """Only clusters with HTTP need the program and its port."""
-    daemon = cluster.file.daemon("gateway")
-    if daemon is None:
-        return
-    config.need_program(cluster.settings, "lamina-gateway")
-    if cluster.pid(daemon) is None:
-        check_port(daemon.address, "gateway")
+def _check_ports(cluster):
+    """Those of all that is to be started on this host, so that whoever has another cluster there is told once."""
+    known = cluster.here.pids()
+    addresses = {}
+    for daemon in cluster.file.daemons:
+        if config.is_here(daemon) and known.get(daemon.name) is None:
+            section = daemon.name if daemon.address != "-" else f"{daemon.role}.{daemon.name}"
+            addresses[f"{section}.listen"] = daemon.address
+            addresses[f"{section}.http"] = cluster.file.http.get(daemon.name, "-")
+    check_ports({key: address for key, address in addresses.items() if address != "-"})
 
 
 # --- other hosts ---------------------------------------------------------------------------------
@@ -178,7 +180,9 @@ def up(settings):
     config.need_programs(settings)
     cluster = Cluster(settings)
     _configure(cluster)
-    _need_gateway(cluster)
+    if cluster.file.daemon("gateway") is not None:  # Only clusters with HTTP need it.
+        config.need_program(settings, "lamina-gateway")
+    _check_ports(cluster)
     failures = _prepare_others(cluster)
     for failure in failures.values():
         say(str(failure))

@@ -7,6 +7,7 @@ only with a certificate of its name. OpenSSL's command does the work.
 
 import ipaddress
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -36,11 +37,16 @@ def make(settings):
         by_host.setdefault(host, []).append(daemon)
     for host, daemons in by_host.items():
         if (folder / f"{host}.pem").exists():
-            say(f"{folder}/{host}.pem is there already")
+            late = _without(folder / f"{host}.pem", daemons)
+            say(f"{folder}/{host}.pem is there already" + (f", and not good for {', '.join(late)}: remove it, and make another" if late else ""))
             continue
         _make_certificate(folder, host, _names(host, daemons, file), settings.days)
         say(f"made {folder}/{host}.pem for {', '.join(d.name for d in daemons)}, good for {settings.days} days")
-    print(f"tls: {{ca: {folder}/ca.pem, certificate: \"{folder}/{{host}}.pem\", key: \"{folder}/{{host}}.key\"}}")
+    if any(file.tls.values()):  # Its output may go to the cluster file again, which has such a line once.
+        say(f"{settings.cluster} has tls; {own_command('up', settings=settings)} gives each host its own certificate")
+        return 0
+    paths = {"ca": "ca.pem", "certificate": "{host}.pem", "key": "{host}.key"}
+    print(f"tls: {{{', '.join(f'{key}: {config.quoted(str(folder / name))}' for key, name in paths.items())}}}")
     say(f"add the line above to {settings.cluster}; then {own_command('up', settings=settings)} gives each host its own. Clients: "
         f"--tls-ca {folder}/ca.pem, or LAMINA_TLS_CA. Keep {folder}/ca.key: whoever has it can become a member")
     return 0
@@ -56,6 +62,12 @@ def _names(host, daemons, file):
             names.append(file.advertise.rpartition(":")[0])
         names += _own_addresses()
     return [name.strip("[]") for name in dict.fromkeys(names) if name not in ("0.0.0.0", "[::]")]
+
+
+def _without(certificate, daemons):
+    """Names of daemons for which the certificate is not good, as of nodes that came to its host later."""
+    names = re.findall(r"DNS:([^,\s]+)", _openssl("x509", "-in", certificate, "-noout", "-ext", "subjectAltName"))
+    return [daemon.name for daemon in daemons if daemon.name not in names]
 
 
 def _own_addresses():
@@ -79,6 +91,7 @@ def _openssl(*words):
     result = subprocess.run(["openssl", *map(str, words)], capture_output=True, text=True)
     if result.returncode != 0:
         raise Failure(f"openssl {words[0]}: {result.stderr.strip().splitlines()[-1]}")
+    return result.stdout
 
 
 def _private(path):

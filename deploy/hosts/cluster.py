@@ -7,6 +7,7 @@ and hosts.json: where things are on other hosts, so that `down` finds them witho
 
 import json
 import os
+import shlex
 import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -116,7 +117,7 @@ class Cluster:
         if kept and listen.endswith(":0"):
             listen = config_address(listen, kept)
             extra = ["--set", f"coordinator.listen={listen}"]
-        check_port(listen, "coordinator")
+        check_ports({"coordinator.listen": listen})
         self.started.append((self.here, "coordinator"))
         self.here.start(daemon, extra)
 
@@ -279,18 +280,28 @@ def own_address_towards(host):
         return socket.gethostname()
 
 
-def check_port(address, section):
-    """Errors: Failure when somebody listens there."""
-    host, _, port = address.rpartition(":")
+def is_in_use(address):
+    """Whether somebody of this host listens there."""
+    host, _, port = local_address(address).rpartition(":")
     if port == "0":
-        return
+        return False
     try:
-        with socket.create_connection((local_address(address).rpartition(":")[0].strip("[]"), int(port)), timeout=2):
-            pass
+        with socket.create_connection((host.strip("[]"), int(port)), timeout=2):
+            return True
     except OSError:
+        return False
+
+
+def check_ports(addresses):
+    """Of {key of the cluster file: address}. Errors: Failure that names all at which somebody listens."""
+    taken = {key: address.rpartition(":") for key, address in addresses.items() if is_in_use(address)}
+    if not taken:
         return
-    raise Failure(f"port {port} of {host} is in use by another program; stop it, or take another port: "
-                  f"--set {section}.listen={host}:0")
+    ports = " and ".join(f"port {port} of {host}" for host, _, port in taken.values())
+    others = [f"--set {shlex.quote(f'{key}={host}:0')}" for key, (host, _, _) in taken.items()]
+    more = len(others) > 1
+    raise Failure(f"{ports} {'are' if more else 'is'} in use by another program; stop it, or take {'others' if more else 'another port'}: "
+                  f"{' '.join(others)}")
 
 
 def find_model(model):

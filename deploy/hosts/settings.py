@@ -13,6 +13,7 @@ from host import AS_TEXT
 from output import Failure, Usage
 
 REPO = Path(__file__).resolve().parents[2]
+PROGRAMS = ("lamina", "lamina-coordinator", "lamina-compute", "lamina-memory")
 IS_BUNDLE = (REPO / "BUNDLE").is_file()
 
 
@@ -91,6 +92,7 @@ class ClusterFile:
         self.tls = read["tls"]
         self.gateway_tls = read["gateway_tls"]
         self.files = read["files"]
+        self.http = read["http"]
         self.daemons = [Daemon(d["role"], d["name"], d["host"], d["address"]) for d in read["daemons"]]
 
     def paths(self):
@@ -140,13 +142,22 @@ def is_this_host(host):
     return False
 
 
+def _build_command(folder):
+    """What builds the programs that a folder lacks; of preset cuda deploy/build_cuda.sh builds two alone."""
+    build = Path(os.path.realpath(folder)).parent
+    if build.parent != REPO / "build" or build.name == "release":
+        return "deploy/build.sh"
+    missing = [program for program in (*PROGRAMS, "lamina-gateway") if not os.access(folder / program, os.X_OK)]
+    return " ".join(["deploy/build.sh --preset", build.name, *(f"--target {program}" for program in missing)])
+
+
 def need_program(settings, program):
     if not os.access(settings.bin / program, os.X_OK):
-        raise Failure(f"{settings.bin / program} is not there; build it with deploy/build.sh, or say --bin DIR")
+        raise Failure(f"{settings.bin / program} is not there; build it with {_build_command(settings.bin)}, or say --bin DIR")
 
 
 def need_programs(settings):
-    for program in ("lamina", "lamina-coordinator", "lamina-compute", "lamina-memory"):
+    for program in PROGRAMS:
         need_program(settings, program)
 
 

@@ -336,14 +336,14 @@ class ClusterScriptTest(unittest.TestCase):
         self.assertEqual(result.returncode, 1)
         self.assertIn("the coordinator is not ready after 1 s", result.stderr)
 
-    def test_a_port_in_use_is_named(self):
-        with socket.socket() as taken:
-            taken.bind(("127.0.0.1", 0))
-            taken.listen()
-            port = taken.getsockname()[1]
-            result = self.script("up", "--set", f"coordinator.listen=127.0.0.1:{port}")
-        self.assertEqual(result.returncode, 1)
-        self.assertIn(f"port {port} of 127.0.0.1 is in use", result.stderr)
+    def test_all_ports_in_use_are_named(self):
+        with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as other:
+            ports = [taken.getsockname()[1] for taken in (one, other)]
+            taken = ("--set", f"coordinator.listen=127.0.0.1:{ports[0]}", "--set", f"memory.m1.http=127.0.0.1:{ports[1]}")
+            result = self.script("up", *taken)
+            self.assertIn(f"port {ports[0]} of 127.0.0.1 and port {ports[1]} of 127.0.0.1 are in use by another program; stop it, or take others: "
+                          "--set coordinator.listen=127.0.0.1:0 --set memory.m1.http=127.0.0.1:0", result.stderr)
+            self.assertEqual((result.returncode, self.pids()), (1, {}))
 
     def test_the_gateway_is_started_and_its_address_told(self):
         result = self.script("up", "--set", "gateway.listen=127.0.0.1:0")

@@ -33,6 +33,13 @@ echo "$library" > build/release/build.ninja
 APT_GET = """#!/bin/bash
 [[ $1 == install ]] || exit 0
 [[ " $* " == *" DPkg::Lock::Timeout="* ]] || { echo "E: Could not get lock" >&2; exit 100; }
+[[ -n $http_proxy ]] || { echo "E: Could not connect" >&2; exit 100; }
+"""
+
+# As in most places, it keeps no variable that it is not asked to keep.
+SUDO = """#!/bin/bash
+[[ $1 == --preserve-env=*http_proxy* ]] && shift || unset http_proxy
+exec "$@"
 """
 
 # Fails the tests that a file names, each as often as it says there, with a log and a summary like CTest's. Another file says of some how
@@ -175,6 +182,8 @@ class DeployScriptsTest(unittest.TestCase):
         self.write(binaries / "lamina", lamina.format(dir=self.folder, bin=BIN))
         (self.folder / "state").write_text("serving")
         self.addCleanup(self.run_script, "cluster.sh", "down", "--grace", "1")
+        local = self.repository / "deploy/clusters/local.yaml"  # Another cluster may have its ports here.
+        local.write_text(re.sub(r", http: [0-9.:]+", "", local.read_text()))
         with socket.socket() as taken:
             taken.bind(("127.0.0.1", 0))
             taken.listen()
@@ -191,11 +200,11 @@ class DeployScriptsTest(unittest.TestCase):
         self.assertIn("export LAMINA_SERVER=127.0.0.1:7999", kept.stdout)
         self.assertRegex(kept.stdout, "curl http://127.0.0.1:[0-9]+/v1/chat/completions")
 
-        again = self.run_script("quickstart.sh")
+        again = self.run_script("quickstart.sh", LAMINA_TLS_CA="/nonexistent/of_another_cluster.pem", LAMINA_SERVER="127.0.0.1:7998")
 
         self.assertEqual(again.returncode, 0, "one that runs keeps its settings: " + again.stderr)
         self.assertIn("An answer.", again.stdout)
-        self.assertIn("The cluster runs at 127.0.0.1:7999", again.stdout)
+        self.assertIn("The cluster runs at 127.0.0.1:7999. Try:\n  export LAMINA_SERVER=127.0.0.1:7999\n  unset LAMINA_TLS_CA\n", again.stdout)
         self.assertEqual(self.run_script("cluster.sh", "down", "--grace", "1").returncode, 0)
 
     def test_scripts_find_their_own_folder_whatever_cdpath_says(self):
@@ -548,11 +557,21 @@ exec {shutil.which("cp")} "$@"
         self.assertEqual(refused.returncode, 1)
         self.assertIn("asked for GPUs", refused.stderr)
 
-    def test_packages_wait_for_others_who_install(self):
+    def test_programs_that_another_preset_lacks_are_named_with_what_builds_them(self):
+        build = self.repository / "build/cuda"
+        for program in ("lamina-compute", "lamina-memory"):
+            self.write(build / "bin" / program, "")
+        up = self.run_script("cluster.sh", "up", "--bin", str(build / "bin"))
+        self.assertEqual(up.returncode, 1)
+        self.assertIn("deploy/build.sh --preset cuda --target lamina --target lamina-coordinator --target lamina-gateway, or say", up.stderr)
+        self.assertIn("build it: deploy/build.sh --preset cuda\n", self.run_script("bundle.sh", "--build", str(build)).stderr)
+
+    def test_packages_wait_for_others_who_install_and_come_by_the_users_proxy(self):
         self.write(self.path / "apt-get", APT_GET)
         self.write(self.path / "dpkg-query", "#!/bin/sh\n")
-        self.write(self.path / "sudo", '#!/bin/sh\nexec "$@"\n')
-        done = self.run_script("install_packages.sh")
+        self.write(self.path / "sudo", SUDO)
+        self.write(self.path / "id", "#!/bin/sh\necho 1000\n")
+        done = self.run_script("install_packages.sh", http_proxy="http://127.0.0.1:1")
         self.assertEqual(done.returncode, 0, done.stderr)
 
 

@@ -232,7 +232,7 @@ class PlanTest(CommandTest):
                    "--one-host", "--cluster-file", path)
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertIn("--one-host: K and V of the nodes take ", done.stderr)
-        self.assertTrue(path.exists())
+        self.assertIn("# Give each node with device cpu `threads` or `cores`", path.read_text())
 
 
 class StartedPlanTest(CommandTest):

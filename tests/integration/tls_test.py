@@ -31,18 +31,27 @@ class TlsTest(unittest.TestCase):
         self.folder = Path(temporary.name)
         self.tls = self.make("state")
 
-    def make(self, state, **keys):
-        """Certificates of a CA of their own."""
+    def certificates(self, state, **keys):
+        """What `cluster.sh certificates` says."""
         file = self.folder / f"{state}.yaml"
         file.write_text(harness.cluster_file(**keys))
-        made = subprocess.run([str(harness.REPO / "deploy/cluster.sh"), "certificates", "--cluster", str(file), "--state",
+        return subprocess.run([str(harness.REPO / "deploy/cluster.sh"), "certificates", "--cluster", str(file), "--state",
                                str(self.folder / state), "--bin", str(harness.BIN)], capture_output=True, text=True)
+
+    def make(self, state, **keys):
+        """Certificates of a CA of their own."""
+        made = self.certificates(state, **keys)
         self.assertEqual(made.returncode, 0, made.stderr)
         folder = self.folder / state / "tls"
-        self.assertIn(f'tls: {{ca: {folder}/ca.pem, certificate: "{folder}/{{host}}.pem"', made.stdout)
+        self.assertIn(f"tls: {{ca: '{folder}/ca.pem', certificate: '{folder}/{{host}}.pem', key: '{folder}/{{host}}.key'}}\n", made.stdout)
         self.assertEqual((folder / "localhost.key").stat().st_mode & 0o777, 0o600)
         self.assertEqual((folder / "ca.key").stat().st_mode & 0o777, 0o600)
         return folder
+
+    def test_nodes_that_come_later_are_named_and_the_line_is_printed_once(self):
+        again = self.certificates("state", memory_nodes=3, tls=self.keys())
+        self.assertEqual((again.returncode, again.stdout), (0, ""), again.stderr)
+        self.assertIn(f"{self.tls}/localhost.pem is there already, and not good for m2: remove it, and make another\n", again.stderr)
 
     def keys(self, folder=None, certificate=None):
         folder = folder or self.tls

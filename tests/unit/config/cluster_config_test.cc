@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdio>
+#include <filesystem>
 #include <fstream>
 
 #include "absl/strings/str_cat.h"
@@ -205,6 +206,7 @@ INSTANTIATE_TEST_SUITE_P(
         BadValue{"transport=throttle(shm", "throttle(...)+shm"},
         BadValue{"transport=throttle(latency=1us)+tcp", "one of shm, ucx, verbs"},
         BadValue{"partition=rows", "request, head, token_range"},
+        BadValue{"policy=", "policy: '' is not one of"},
         BadValue{"policy=magic", "attend_remote, fetch_heads, fetch_recompute"},
         BadValue{"prefill.mode=lazy", "inline, dedicated"},
         BadValue{"prefill.mode=dedicated", "none has role prefill"},
@@ -476,6 +478,7 @@ TEST(ClusterConfigTest, OverridesAnyKey) {
   EXPECT_THAT(config->memory[0].cores, ElementsAre(0, 1));
   EXPECT_EQ(config->limits.running_max, 3u);
   EXPECT_EQ(config->coordinator_listen, "127.0.0.1:0");
+  EXPECT_EQ(Parse(kSmall, {"coordinator.listen=[::1]:7400"})->coordinator_listen, "[::1]:7400");
 }
 
 TEST(ClusterConfigTest, OverridesAppendToListsAndTakeKeysAway) {
@@ -505,6 +508,7 @@ TEST(ClusterConfigTest, NamesTheOverrideThatIsWrong) {
   EXPECT_THAT(ErrorOf(kSmall, {"model.name=x"}), HasSubstr("'model' is a value"));
   EXPECT_THAT(ErrorOf(kSmall, {"a..b=x"}), HasSubstr("empty part"));
   EXPECT_THAT(ErrorOf(kSmall, {"transport=[shm"}), HasSubstr("the value is not YAML"));
+  EXPECT_THAT(ErrorOf(kSmall, {"transport=[ucx] shm"}), HasSubstr("ends before the text does"));
   EXPECT_THAT(ErrorOf(kSmall, {"memory.m0.capcity=1GiB"}),
               AllOf(HasSubstr("--set memory.m0.capcity=1GiB"), HasSubstr("'capacity'")));
 }
@@ -563,12 +567,14 @@ TEST(ClusterConfigTest, SaysWhenTheFileIsADirectory) {
 }
 
 TEST(ClusterConfigTest, TheExamplesAreValid) {
-  for (const char* name : {"local", "minimal", "eight_cores", "one_node", "one_pool", "auto",
-                           "stages", "shards", "gpu_and_host"}) {
-    const auto config = LoadClusterConfig(
-        test_support::SourcePath(absl::StrCat("deploy/clusters/", name, ".yaml")), {});
-    EXPECT_TRUE(config.ok()) << name << ": " << config.status();
+  size_t examples = 0;
+  const std::filesystem::path folder = test_support::SourcePath("deploy/clusters");
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    const auto config = LoadClusterConfig(entry.path().string(), {});
+    EXPECT_TRUE(config.ok()) << entry.path() << ": " << config.status();
+    ++examples;
   }
+  EXPECT_GE(examples, 11u);
 }
 
 TEST(ParseCoresTest, TakesNumbersAndRanges) {

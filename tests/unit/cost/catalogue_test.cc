@@ -133,6 +133,7 @@ TEST(CatalogueTest, NamesAreChecked) {
   EXPECT_THAT(ErrorWith("name: rented", "name: box"), HasSubstr("'box' is there twice"));
   EXPECT_THAT(ErrorWith("    between: wire\n", ""), HasSubstr("machines.0.between"));
   EXPECT_THAT(ErrorWith("format: 1", "format: 2"), HasSubstr("is not 1, the only one"));
+  EXPECT_THAT(ErrorWith("format: 1", "format: 1\n---"), HasSubstr("a second YAML document"));
   EXPECT_THAT(ErrorWith("date: \"2026-06-01\"", "date: \"2026-13-01\""),
               HasSubstr("is not a date"));
   EXPECT_THAT(ErrorWith("value: 0.5, by: assumed", "value: [0.5, 0.5], by: assumed"),
