@@ -24,7 +24,7 @@ namespace lamina::memory_node {
 class SpillAhead {
  public:
   // So many buffers it holds, at most.
-  static constexpr size_t kBlocks = 6;
+  static constexpr size_t kBlocks = 8;
 
   // A block that has been read, or could not be.
   struct Read {

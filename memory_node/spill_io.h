@@ -76,7 +76,7 @@ class SpillIo {
   // So many of them wait for what they read at once, at most. More than one: the disk has something
   // to do until a thread wakes whose block has come.
   static constexpr int kReads = 2;
-  static constexpr int kBuffers = 8;
+  static constexpr int kBuffers = 10;
   static_assert(kBuffers >= kThreads && kBuffers >= int{SpillAhead::kBlocks} + kReads);
   // What the kernel calls the threads.
   static constexpr char kName[] = "lamina-spill";
