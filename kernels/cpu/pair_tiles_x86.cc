@@ -200,7 +200,7 @@ void MultiplyInOrder(const Task& task) {
 template <FetchInto kInto>
 void MultiplyPanel(const Task& task) {
   constexpr bool kReadsAheadByItself = kInto == FetchInto::kSecondCache;
-  if (kReadsAheadByItself && task.from_memory && task.rows <= kFewRows) {
+  if (kReadsAheadByItself && task.from_memory && task.rows > 0 && task.rows <= kFewRows) {
     return task.rows == 1 ? MultiplyInOrder<1>(task) : MultiplyInOrder<2>(task);
   }
   if (task.strips != kVectors) {

@@ -115,6 +115,23 @@ TEST_P(PairTilesTest, MultipliesEveryFeatureByEveryRow) {
   }
 }
 
+TEST_P(PairTilesTest, NoRowsWriteNothing) {
+  const Panel panel([] { return 1.0f; });
+  const std::vector<float> before(2 * kOutStride, -1.0f);
+  std::vector<float> out = before;
+  MultiplyPanelPairs({.words = panel.words.data(),
+                      .strip_words = kSteps * kStripFeatures,
+                      .from_memory = GetParam(),
+                      .steps = kSteps,
+                      .in = panel.in.data(),
+                      .in_stride = 2 * kSteps,
+                      .rows = 0,
+                      .bias = panel.bias.data(),
+                      .out = out.data(),
+                      .out_stride = kOutStride});
+  EXPECT_EQ(out, before);
+}
+
 // Tiles differ by how many rows there are.
 TEST_P(PairTilesTest, RowsTogetherHaveTheBitsOfRowsAlone) {
   Prng prng(3);
