@@ -24,10 +24,13 @@ void AddTokens(absl::Span<uint64_t> set, uint32_t first, uint32_t end) {
   }
 }
 
-// Adds the tokens at distance n / m, 2 n / m, ..., n before the row, rounded down.
-void AddStrided(absl::Span<uint64_t> set, uint32_t tokens, uint32_t kept) {
-  for (uint64_t i = 1; i <= kept; ++i) {
-    AddToken(set, tokens - static_cast<uint32_t>(i * tokens / kept));
+// Adds token j where (j + 1) r reaches a whole number that j r has not: of n tokens n r, rounded
+// down.
+void AddStrided(absl::Span<uint64_t> set, uint32_t tokens, double ratio) {
+  for (uint32_t token = 0; token < tokens; ++token) {
+    if (std::floor((token + 1) * ratio) > std::floor(token * ratio)) {
+      AddToken(set, token);
+    }
   }
 }
 
@@ -146,7 +149,7 @@ void ChooseTokens(const SparsePattern& pattern, uint32_t tokens, absl::Span<cons
       AddTokens(chosen, tokens - kept, tokens);
       return;
     case SparseTokens::kStrided:
-      AddStrided(chosen, tokens, kept);
+      AddStrided(chosen, tokens, pattern.ratio);
       return;
     case SparseTokens::kWindowSums:
       AddTokens(chosen, tokens - half, tokens);

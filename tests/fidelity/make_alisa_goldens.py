@@ -133,7 +133,8 @@ class Variant:
         if self.pattern == "local":
             return np.arange(n - kept, n)
         if self.pattern == "strided":
-            return np.sort(n - np.arange(1, kept + 1) * n // kept)
+            tokens = np.arange(n)
+            return tokens[np.floor((tokens + 1) * self.ratio) > np.floor(tokens * self.ratio)]
         sums = self.matrix[layer, n - k:n, :n - k].sum(axis=0, dtype=np.float64)
         order = np.argsort(-sums, kind="stable")
         return np.concatenate([np.sort(order[:k]), np.arange(n - k, n)])

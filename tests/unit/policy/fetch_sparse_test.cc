@@ -60,10 +60,24 @@ TEST(ChooseTokensTest, FixedPatternsHaveAsManyTokens) {
   EXPECT_THAT(Choose({.tokens = SparseTokens::kLocal, .ratio = 0.5}, 10),
               ElementsAre(4, 5, 6, 7, 8, 9));
   EXPECT_THAT(Choose({.tokens = SparseTokens::kStrided, .ratio = 0.5}, 16),
-              ElementsAre(0, 2, 4, 6, 8, 10, 12, 14));
+              ElementsAre(1, 3, 5, 7, 9, 11, 13, 15));
   EXPECT_THAT(Choose({.tokens = SparseTokens::kStrided, .ratio = 0.8}, 10),
-              ElementsAre(0, 2, 3, 4, 5, 7, 8, 9));
+              ElementsAre(1, 2, 3, 4, 6, 7, 8, 9));
   EXPECT_THAT(Choose({.tokens = SparseTokens::kLocal, .ratio = 0.1}, 4), IsEmpty());
+}
+
+TEST(ChooseTokensTest, AStrideIsTheSameForAllRows) {
+  for (const double ratio : {0.1, 0.2, 0.35, 0.5, 0.8, 0.97}) {
+    std::vector<uint32_t> before;
+    for (uint32_t n = 1; n < 2000; ++n) {
+      const std::vector<uint32_t> chosen =
+          Choose({.tokens = SparseTokens::kStrided, .ratio = ratio}, n);
+      ASSERT_EQ(chosen.size(), static_cast<size_t>(std::floor(n * ratio)));
+      ASSERT_LE(chosen.size(), 2 * KeptHalf(n, ratio));
+      ASSERT_TRUE(std::equal(before.begin(), before.end(), chosen.begin()));
+      before = chosen;
+    }
+  }
 }
 
 TEST(ChooseTokensTest, OfEqualSumsTheEarlierTokensAreTaken) {
