@@ -259,6 +259,7 @@ def learn_times(running, rows, context):
     """A load until the split goes by measured times: the nodes measure as the epoch begins, and the coordinator has it with their next report."""
     all_decoding(running, rows, context)
     while "not measured yet" in running.status().get("fetch_choice", ""):
+        running.check_load()
         time.sleep(cluster.POLL_SECONDS)
     running.end_load()
 

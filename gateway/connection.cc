@@ -166,9 +166,9 @@ void Connection::OnRead(const error_code& error, size_t bytes) {
   if (state_ == State::kClosed) {
     return;
   }
-  // A client may end its side behind its last request: an answer that is there goes out first.
+  // A client may end its side behind its last request: an answer that is there goes out first, and
+  // requests behind it that came whole are answered too. The next read says again that it ended.
   if (error == boost::asio::error::eof && state_ == State::kAnswering && answer_ended_) {
-    close_after_ = true;
     return;
   }
   if (error || bytes == 0) {

@@ -305,6 +305,16 @@ TEST_F(ConnectionTest, AnAnswerThatIsThereReachesAClientThatHasEndedItsSide) {
   HangUp();
   Pass(settings_.write_time * 2);
   EXPECT_TRUE(closed_) << "it takes nothing";
+
+  closed_ = false;
+  Open();
+  wire_->takes = false;
+  Send(Post("/a", "x") + Post("/b", "y"));
+  HangUp();
+  WireStream::Take(io_, wire_);
+  Run();
+  EXPECT_THAT(wire_->to_client, EndsWith("POST /b? y")) << "it asked for both";
+  EXPECT_TRUE(closed_);
 }
 
 TEST_F(ConnectionTest, TrafficIsCounted) {
