@@ -15,9 +15,9 @@
 // that are to be subtracted again when they leave the window.
 //
 // Two other patterns of as many tokens are there for comparison: the most recent ones (Longformer),
-// and ones at a fixed stride (SparseTransformer). The latter is a mask over tokens, the same for all
-// rows, so that a token which is left out is never needed again, as in a cache. For r < 1 it leaves
-// out the first one. Lossy for r < 1: with r = 1 all tokens are chosen.
+// and ones at a fixed stride (SparseTransformer). The latter is a mask over tokens, the same for
+// all rows, so that a token which is left out is never needed again, as in a cache. For r < 1 it
+// leaves out the first one. Lossy for r < 1: with r = 1 all tokens are chosen.
 //
 // Threading: plain values. Determinism: pure; sums are of integers, so that subtraction is exact.
 
