@@ -258,6 +258,16 @@ class FiguresTest(unittest.TestCase):
     def with_steps(self, module, seconds):
         """Generations of `module` whose steps take seconds(what the cluster was made by, rows)."""
         self.set(module, generate=lambda asked, rows, _, marks: generation(rows, seconds(asked, rows), marks))
+        self.set(shared, learn_times=lambda *_: None)
+
+    def test_a_load_runs_until_the_split_goes_by_measured_times(self):
+        running = mock.Mock()
+        running.status.side_effect = [{"fetch_choice": "nothing recomputed: links or recomputation are not measured yet"}, {"fetch_choice": "80% of tokens recomputed"}]
+        with mock.patch.object(shared, "all_decoding") as decoding, mock.patch.object(shared.time, "sleep"):
+            shared.learn_times(running, 8, 128)
+        decoding.assert_called_once_with(running, 8, 128)
+        self.assertEqual(running.status.call_count, 2)
+        running.end_load.assert_called_once_with()
 
     def test_table_2_is_lost_where_one_batch_is_slower(self):
         for slower, word in ((1.0, "reproduced (worst 1.000"), (1.2, "not reproduced (worst 0.833")):
