@@ -251,7 +251,7 @@ class Side {
         transport_->Wait(*region_, come, {.deadline = RealClock().Now() + kAwaitMax}).ok());
   }
 
-  // As above, and reads memory meanwhile.
+  // Waits as AwaitWord() does, and reads memory meanwhile.
   void ReadUntil(uint32_t word, uint64_t value) {
     const Nanos deadline = RealClock().Now() + kAwaitMax;
     while (region_->LoadSignal(word) < value) {

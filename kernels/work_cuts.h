@@ -7,9 +7,10 @@
 // A cut never shows in results: dense layers are cut by features and rows, whose sums are their
 // own, and attention along the merge tree of docs/design/attention_numerics.md.
 //
-// Tasks have about equal work, and threads take one after the other as they get on. With n tasks
-// on t threads the largest share is ceil(n / t); a cut takes the widest tasks with which that is
-// at most an eighth above n / t, or else the ones with the least.
+// Tasks have about equal work, and threads take one after the other as they get on, or with few
+// rows neighbours first (cpu/task_shares.h). The largest share of
+// n tasks on t threads is ceil(n / t); a cut takes the widest tasks with which that is at most an
+// eighth above n / t, or else the ones with the least.
 
 #pragma once
 
@@ -88,7 +89,7 @@ struct DenseCut {
 DenseCut CutDense(absl::Span<const DenseWork> products, size_t rows_max, size_t threads);
 
 // Calls `add(row, rows, feature)` for the tasks of a product, each of as many features as the cut
-// says, in the order in which threads take them: pieces of about even rows, `rows_each` at most,
+// says, in the order of their numbers: pieces of about even rows, `rows_each` at most,
 // and of each piece all features. `last`: no other product's tasks follow. The last tasks then, one
 // for each thread, go in quarters of their rows where these are many: threads end closer to each
 // other, for weights that come from a cache four times. Requires: rows; rows_each.

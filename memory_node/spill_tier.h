@@ -56,7 +56,7 @@ class SpillTier {
     std::atomic<uint64_t> failures{0};
     std::atomic<uint64_t> nanos_out{0};
     std::atomic<uint64_t> nanos_in{0};
-    // As telemetry::SpillReads has them.
+    // Parts of nanos_in, which telemetry::SpillReads explains.
     std::atomic<uint64_t> nanos_queued{0};
     std::atomic<uint64_t> nanos_reading{0};
     std::atomic<uint64_t> nanos_behind{0};
